@@ -1,0 +1,1 @@
+//! Hydra and OmegaConf compatible configuration: YAML, override grammar, interpolation.

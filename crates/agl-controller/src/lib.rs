@@ -1,0 +1,1 @@
+//! Turns queued rollouts into running agents and reports how they end.

@@ -1,0 +1,1 @@
+//! The embedded policy: tokenizer, transformer, sampler, OpenAI server, optimiser, checkpoints.

@@ -1,0 +1,1 @@
+//! The gateway process: HTTP routes, authentication, shutdown.

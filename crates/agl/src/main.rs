@@ -1,0 +1,2 @@
+//! The `agl` command line.
+fn main() {}
