@@ -10,6 +10,7 @@ mod event;
 mod json;
 mod model_server;
 mod proxy;
+pub mod pyjson;
 mod rollout;
 pub mod routes;
 mod triplet;
