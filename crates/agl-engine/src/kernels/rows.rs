@@ -1,0 +1,103 @@
+//! Row-wise work, spread over threads only where it is long enough to pay for waking them.
+
+use rayon::prelude::*;
+
+/// Elements below which one thread is faster than two: an element costs about a nanosecond, a wake-up several thousand.
+const PARALLEL_ELEMENTS: usize = 32 * 1024;
+/// Elements one task handles at least.
+const TASK_ELEMENTS: usize = 8 * 1024;
+
+/// Calls `work(index, row)` for each row of `data`, in no particular order.
+pub(crate) fn for_each_row(data: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+    if data.len() < PARALLEL_ELEMENTS {
+        data.chunks_exact_mut(width).enumerate().for_each(|(index, row)| work(index, row));
+        return;
+    }
+    let rows_per_task = TASK_ELEMENTS.div_ceil(width);
+    data.par_chunks_mut(rows_per_task * width).enumerate().for_each(|(task, rows)| {
+        let first = task * rows_per_task;
+        rows.chunks_exact_mut(width).enumerate().for_each(|(index, row)| work(first + index, row));
+    });
+}
+
+/// `target += source`, element by element.
+pub(crate) fn add_assign(target: &mut [f32], source: &[f32]) {
+    for (t, s) in target.iter_mut().zip(source) {
+        *t += s;
+    }
+}
+
+/// `target += factor * source`, element by element.
+pub(crate) fn add_scaled(target: &mut [f32], factor: f32, source: &[f32]) {
+    for (t, s) in target.iter_mut().zip(source) {
+        *t += factor * s;
+    }
+}
+
+/// Sum of products, in sixteen running sums so that it uses the vector registers.
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; 16];
+    let (a_blocks, b_blocks) = (a.chunks_exact(16), b.chunks_exact(16));
+    let rest: f32 = a_blocks.remainder().iter().zip(b_blocks.remainder()).map(|(x, y)| x * y).sum();
+    for (x, y) in a_blocks.zip(b_blocks) {
+        for lane in 0..16 {
+            lanes[lane] += x[lane] * y[lane];
+        }
+    }
+    lanes.iter().sum::<f32>() + rest
+}
+
+/// Sum, in sixteen running sums.
+pub(crate) fn sum(values: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; 16];
+    let blocks = values.chunks_exact(16);
+    let rest: f32 = blocks.remainder().iter().sum();
+    for block in blocks {
+        for lane in 0..16 {
+            lanes[lane] += block[lane];
+        }
+    }
+    lanes.iter().sum::<f32>() + rest
+}
+
+/// Largest value; negative infinity for none. A NaN is passed over: it shows in the sums instead.
+pub(crate) fn max(values: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    let blocks = values.chunks_exact(16);
+    let rest = blocks.remainder().iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    for block in blocks {
+        for lane in 0..16 {
+            // Not `f32::max`: its handling of NaN keeps it from becoming one vector instruction.
+            lanes[lane] = if block[lane] > lanes[lane] { block[lane] } else { lanes[lane] };
+        }
+    }
+    lanes.iter().copied().fold(rest, f32::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reductions_cover_blocks_and_rest() {
+        for len in [0usize, 1, 15, 16, 17, 40] {
+            let values: Vec<f32> = (0..len).map(|i| i as f32 - 20.0).collect();
+            let expected: f32 = values.iter().sum();
+            assert!((sum(&values) - expected).abs() < 1e-4, "sum of {len}");
+            let expected: f32 = values.iter().map(|v| v * v).sum();
+            assert!((dot(&values, &values) - expected).abs() < 1e-2, "dot of {len}");
+            assert_eq!(max(&values).to_bits(), values.last().copied().unwrap_or(f32::NEG_INFINITY).to_bits());
+        }
+    }
+
+    #[test]
+    fn every_row_is_visited_once_with_its_index() {
+        for rows in [3usize, 5000] {
+            let mut data = vec![0.0f32; rows * 9];
+            for_each_row(&mut data, 9, |index, row| row.iter_mut().for_each(|v| *v += index as f32 + 1.0));
+            for (index, row) in data.chunks_exact(9).enumerate() {
+                assert!(row.iter().all(|v| *v == index as f32 + 1.0), "row {index} of {rows}");
+            }
+        }
+    }
+}
