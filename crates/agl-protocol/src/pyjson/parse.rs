@@ -1,4 +1,4 @@
-//! The reader: the grammar, the error messages and the error positions of CPython's `json` scanner.
+//! The reader: the grammar, the error messages and the error positions of Python's own `json` scanner.
 
 use std::borrow::Cow;
 

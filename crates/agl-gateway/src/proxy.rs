@@ -1,0 +1,231 @@
+//! The path of a call: shape, route, forward, retry, capture.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use agl_protocol::Mode;
+use agl_protocol::pyjson::Integer;
+use agl_store::{EventData, ModelCall, ModelServer, NewEvent, Store};
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header};
+
+use crate::capture::Capture;
+use crate::gate::Pass;
+use crate::shape::{ShapeError, Shaped, Shaper};
+use crate::upstream::{AttemptError, Reply, Upstream, target};
+use crate::{Gate, GateState, GatewaySettings, retry, route};
+
+/// What of a model server's API agents may call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpstreamPath {
+    /// `chat/completions`
+    ChatCompletions,
+    /// `completions`
+    Completions,
+}
+
+impl UpstreamPath {
+    /// Reads what stands after `/openai/v1/`.
+    pub fn parse(path: &str) -> Option<Self> {
+        [Self::ChatCompletions, Self::Completions].into_iter().find(|known| known.as_str() == path)
+    }
+
+    /// The path below the endpoint.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "chat/completions",
+            Self::Completions => "completions",
+        }
+    }
+}
+
+/// A model call of an agent.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The rollout it belongs to.
+    pub rollout_id: String,
+    /// The attempt it belongs to.
+    pub attempt_id: String,
+    /// Train or validation.
+    pub mode: Mode,
+    /// Which API.
+    pub path: UpstreamPath,
+    /// The request as the agent sent it.
+    pub body: Bytes,
+}
+
+/// What the agent gets: the model server's answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The model server's status.
+    pub status: StatusCode,
+    /// Those of its headers that mean something to the agent.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// Why a call was not answered by a model server.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// No such rollout.
+    #[error("Rollout not found: {0}")]
+    RolloutNotFound(String),
+    /// The request can't be sent.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// The trainer has registered no server for the model.
+    #[error("No servers available for model '{0}'")]
+    NoServers(String),
+    /// Weights are changing; the agent should come back.
+    #[error("gateway paused")]
+    Paused {
+        /// Seconds.
+        retry_after: Integer,
+        /// In the words of whoever paused.
+        reason: Option<String>,
+    },
+    /// The agent wants a stream and may not have one.
+    #[error("Streaming responses are not supported")]
+    StreamingOff,
+    /// Every attempt took too long, or the last one did.
+    #[error("Upstream model server timed out")]
+    Timeout,
+    /// No connection, or a broken one.
+    #[error("Upstream model server request failed")]
+    Unreachable,
+}
+
+impl From<GateState> for CallError {
+    fn from(state: GateState) -> Self {
+        Self::Paused { retry_after: state.retry_after_seconds, reason: state.reason }
+    }
+}
+
+/// The data plane.
+#[derive(Debug)]
+pub struct Gateway {
+    settings: GatewaySettings,
+    shaper: Shaper,
+    upstream: Upstream,
+    store: Store,
+    gate: Gate,
+}
+
+impl Gateway {
+    /// A gateway that finds model servers and keeps calls in `store`.
+    pub fn new(settings: GatewaySettings, store: Store) -> Self {
+        Self {
+            shaper: Shaper::new(&settings),
+            upstream: Upstream::new(&settings),
+            gate: Gate::default(),
+            settings,
+            store,
+        }
+    }
+
+    /// The gate, for pausing and counting.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &GatewaySettings {
+        &self.settings
+    }
+
+    /// Answers a call, and keeps it. Dropping the future cancels the call: nothing is kept, nobody is counted.
+    pub async fn call(&self, call: Call) -> Result<Answer, CallError> {
+        if !self.store.read(|state| state.contains(&call.rollout_id)) {
+            return Err(CallError::RolloutNotFound(call.rollout_id));
+        }
+        let Shaped { body, stream } = self.shaper.shape(&call.body, call.mode)?;
+        let server = self.route(&call.rollout_id)?;
+        let pass = self.gate.enter()?;
+        if stream && !self.settings.allow_streaming {
+            return Err(CallError::StreamingOff);
+        }
+        let started = Instant::now();
+        let (reply, retry_count) = self.forward(&server, call.path, &body, &pass).await?;
+        let latency_ms = started.elapsed().as_secs_f64() * 1e3;
+        let capture = Capture::read(reply.status, &reply.body);
+        let answer = Answer { status: reply.status, headers: for_agent(&reply.headers), body: capture.answer.clone() };
+        let recorded = ModelCall {
+            server,
+            request: body,
+            response: capture.response,
+            latency_ms,
+            http_status: reply.status.as_u16(),
+            status: capture.status,
+            retry_count,
+            routes: capture.routes,
+            usage: capture.usage,
+            finish_reason: capture.finish_reason,
+            error: capture.error,
+            tokens: capture.tokens,
+        };
+        self.keep(call.rollout_id, call.attempt_id, recorded);
+        Ok(answer)
+    }
+
+    fn route(&self, rollout_id: &str) -> Result<Arc<ModelServer>, CallError> {
+        let model = &self.settings.model_name;
+        let servers = self.store.read(|state| state.servers(model)).unwrap_or_default();
+        let pinned = route::pinned(rollout_id, servers.len()).and_then(|index| servers.get(index));
+        pinned.cloned().ok_or_else(|| CallError::NoServers(model.clone()))
+    }
+
+    /// Tries until there is an answer that need not be retried, or the attempts are used up. A pause ends the retries,
+    /// so that a drain never waits for a call that sleeps.
+    async fn forward(
+        &self,
+        server: &ModelServer,
+        path: UpstreamPath,
+        body: &Bytes,
+        _inside: &Pass<'_>,
+    ) -> Result<(Reply, u32), CallError> {
+        let target = target(&server.endpoint, path.as_str()).map_err(|error| refuse(&server.endpoint, &error))?;
+        let retries = &self.settings.retry;
+        let mut attempt = 0;
+        loop {
+            let outcome = self.upstream.send(&target, body.clone()).await;
+            let last = attempt + 1 >= retries.max_attempts;
+            let why = match outcome {
+                Ok(reply) if last || !retry::is_retryable(reply.status) => return Ok((reply, attempt)),
+                Ok(reply) => format!("status {}", reply.status),
+                Err(error) if last => return Err(refuse(&server.endpoint, &error)),
+                Err(error) => error.to_string(),
+            };
+            let delay = retry::delay(retries, attempt, rand::random());
+            tracing::warn!(%target, attempt = attempt + 1, delay_ms = delay.as_millis(), why, "retrying a model call");
+            tokio::select! {
+                () = tokio::time::sleep(delay) => attempt += 1,
+                state = self.gate.paused() => return Err(state.into()),
+            }
+        }
+    }
+
+    /// Keeps the call. If its rollout was deleted meanwhile there is nobody left who would ask for it.
+    fn keep(&self, rollout_id: String, attempt_id: String, call: ModelCall) {
+        let event_type = "model_request".to_owned();
+        let event = NewEvent { rollout_id, attempt_id, event_type, data: EventData::Call(Box::new(call)) };
+        if let Err(refusal) = self.store.record(event) {
+            tracing::warn!(%refusal, "a model call is dropped");
+        }
+    }
+}
+
+/// What the agent is told of a failed attempt; the log says more.
+fn refuse(endpoint: &str, error: &AttemptError) -> CallError {
+    tracing::warn!(endpoint, %error, "a model call failed");
+    match error {
+        AttemptError::Timeout(_) => CallError::Timeout,
+        AttemptError::Transport(_) | AttemptError::BadEndpoint { .. } => CallError::Unreachable,
+    }
+}
+
+/// The headers that say how to read the body, and when to come back.
+fn for_agent(headers: &HeaderMap) -> HeaderMap {
+    let passed = [header::CONTENT_TYPE, header::CONTENT_ENCODING, header::RETRY_AFTER];
+    passed.into_iter().filter_map(|name| headers.get(&name).map(|value| (name, value.clone()))).collect()
+}
