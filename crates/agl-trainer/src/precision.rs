@@ -1,0 +1,67 @@
+//! The floating-point format that rewards and advantages are computed in.
+//!
+//! verl keeps token-level scores as bfloat16, so every reward and everything derived from it has 8 significant bits
+//! there: a reward of 0.1 is 0.100097…, and each operation on it rounds again. [`Precision::Bf16`] does the same,
+//! operation by operation; [`Precision::F32`] does not throw the bits away.
+
+use half::bf16;
+
+/// The format that each operation rounds its result to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// Single precision: the rewards as they were posted.
+    #[default]
+    F32,
+    /// bfloat16, as verl's `token_level_scores`.
+    Bf16,
+}
+
+impl Precision {
+    /// The nearest number of this format (ties to even).
+    pub fn round(self, value: f32) -> f32 {
+        match self {
+            Self::F32 => value,
+            Self::Bf16 => bf16::from_f32(value).to_f32(),
+        }
+    }
+
+    /// Sum in single precision, rounded once at the end, as torch sums bfloat16.
+    pub fn sum(self, values: impl IntoIterator<Item = f32>) -> f32 {
+        self.round(values.into_iter().map(f64::from).sum::<f64>() as f32)
+    }
+
+    /// Mean, rounded once at the end. NaN for no values.
+    pub fn mean(self, values: &[f32]) -> f32 {
+        let sum: f64 = values.iter().copied().map(f64::from).sum();
+        self.round((sum / values.len() as f64) as f32)
+    }
+
+    /// Standard deviation with Bessel's correction, rounded once at the end. NaN for fewer than two values.
+    pub fn std(self, values: &[f32]) -> f32 {
+        let n = values.len() as f64;
+        let mean = values.iter().copied().map(f64::from).sum::<f64>() / n;
+        let squares: f64 = values.iter().map(|value| (f64::from(*value) - mean).powi(2)).sum();
+        self.round((squares / (n - 1.0)).sqrt() as f32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Precision::{Bf16, F32};
+
+    #[test]
+    fn bf16_keeps_eight_bits_and_rounds_ties_to_even() {
+        assert_eq!(Bf16.round(0.1).to_bits(), 0.100_097_656_25_f32.to_bits());
+        // 1 + 1/256 lies midway between 1 and 1 + 1/128.
+        assert_eq!(Bf16.round(1.003_906_25).to_bits(), 1.0_f32.to_bits());
+        assert_eq!(Bf16.round(1.011_718_75).to_bits(), 1.015_625_f32.to_bits());
+        assert_eq!(F32.round(0.1).to_bits(), 0.1_f32.to_bits());
+    }
+
+    #[test]
+    fn std_is_of_the_sample_not_the_population() {
+        assert!((F32.std(&[1.0, 2.0, 3.0, 4.0]) - 1.290_994_4).abs() < 1e-6);
+        assert!(F32.std(&[1.0]).is_nan());
+        assert_eq!(F32.std(&[0.3, 0.3, 0.3]).to_bits(), 0.0_f32.to_bits());
+    }
+}

@@ -1,0 +1,204 @@
+//! Rollouts to rows: which token sequences are trained on, which of their tokens, and why a rollout gives none.
+//!
+//! A row is a prompt, a response, and a mask over the response: `true` where the policy sampled the token. In
+//! [`Transition`](AggregationLevel::Transition) mode each model call is a row. In
+//! [`Trajectory`](AggregationLevel::Trajectory) mode calls that continue each other are one row; what came between
+//! them (tool results, user turns, chat template) is part of the response, masked out.
+//!
+//! Rows are as long as they are; [`crate::padding`] makes tensors of them. Rules and metric names are those of the
+//! original's `RolloutAdapter` (`agentlightning/verl/rollout_adapter.py`).
+
+mod conversation;
+mod mismatch;
+mod refusal;
+mod stats;
+
+pub use mismatch::{MergeMismatch, MismatchCause};
+pub use refusal::{RefusedRollout, RowRefusal};
+pub use stats::{AggregationStats, ValidationStats};
+
+use agl_protocol::RolloutState;
+
+use crate::precision::Precision;
+use crate::rollout::CompletedRollout;
+use crate::settings::{AggregationLevel, OnFailed, TraceAggregatorSettings};
+use conversation::Conversation;
+
+/// One sequence to train on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The rollout it is part of.
+    pub rollout_id: String,
+    /// The task of that rollout: the group whose rewards are compared.
+    pub data_id: String,
+    /// Which call of the rollout the row starts with, from 0.
+    pub turn_index: usize,
+    /// What the policy was shown first.
+    pub prompt_ids: Vec<u32>,
+    /// What followed: sampled tokens, and in trajectory mode what came between calls.
+    pub response_ids: Vec<u32>,
+    /// One per response token: whether the policy sampled it, so that it is trained on.
+    pub response_mask: Vec<bool>,
+    /// One per response token: its log-probability when it was sampled, 0 where the mask is `false`.
+    /// `None` when any call of the row lacks them.
+    pub rollout_log_probs: Option<Vec<f32>>,
+    /// Reward of the whole rollout.
+    pub reward: f64,
+    /// The prompt was too long and has been cut: the row must not be trained on.
+    pub is_drop: bool,
+}
+
+impl Row {
+    /// How many tokens are trained on.
+    pub fn train_token_count(&self) -> usize {
+        self.response_mask.iter().filter(|trained| **trained).count()
+    }
+
+    /// Prompt and response.
+    pub fn token_ids(&self) -> Vec<u32> {
+        [self.prompt_ids.as_slice(), &self.response_ids].concat()
+    }
+
+    /// One reward per response token: the rollout's on the last, 0 elsewhere (verl: `token_level_scores`).
+    pub fn token_level_rewards(&self, precision: Precision) -> Vec<f32> {
+        let mut rewards = vec![0.0; self.response_ids.len()];
+        if let Some(last) = rewards.last_mut() {
+            *last = precision.round(self.reward as f32);
+        }
+        rewards
+    }
+}
+
+/// When a row has log-probabilities.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogProbCheck {
+    /// When each of its calls has as many as ids. Nothing is ever shifted against its token.
+    #[default]
+    EachCall,
+    /// When those of all its calls, one after the other, are in all as many as tokens, after both were cut to the limit. This
+    /// is what the original does: where the first call of a row that was cut has a wrong number of log-probabilities, they
+    /// are kept, against the wrong tokens.
+    WholeRow,
+}
+
+/// How rollouts become rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Aggregation {
+    /// One row a call, or one row a conversation.
+    pub level: AggregationLevel,
+    /// Longest prompt, in tokens. A longer one is cut at its end and its row marked [`Row::is_drop`].
+    pub max_prompt_length: usize,
+    /// Longest response, in tokens. A longer one is cut at its end, and counted.
+    pub max_response_length: usize,
+    /// Longest prompt and response together, in tokens; a longer response is cut.
+    pub max_total_length: Option<usize>,
+    /// The reward of a rollout without one; `None` leaves such a rollout out.
+    pub missing_reward: Option<f64>,
+    /// Whether rollouts whose agent failed are trained on.
+    pub on_failed: OnFailed,
+    /// When a row has log-probabilities.
+    pub log_prob_check: LogProbCheck,
+}
+
+impl Aggregation {
+    /// The original's handling of failed rollouts and missing rewards: train on all, 0 for no reward.
+    pub fn new(settings: &TraceAggregatorSettings) -> Self {
+        Self {
+            level: settings.level,
+            max_prompt_length: settings.max_prompt_length,
+            max_response_length: settings.max_response_length,
+            max_total_length: settings.max_total_length,
+            missing_reward: Some(0.0),
+            on_failed: OnFailed::Train,
+            log_prob_check: LogProbCheck::EachCall,
+        }
+    }
+}
+
+/// What became of a set of rollouts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Aggregated {
+    /// The rows, ordered by step and sample; rollouts of one sample stay in the order in which they were given.
+    pub rows: Vec<Row>,
+    /// The rollouts of which nothing can be trained, each with its reason.
+    pub refusals: Vec<RefusedRollout>,
+    /// Where a trajectory broke into several rows. Trajectory mode only.
+    pub mismatches: Vec<MergeMismatch>,
+    /// Counts and lengths.
+    pub stats: AggregationStats,
+}
+
+/// Turns rollouts into rows. Pure; each row's ids are copied once, whatever the number of calls merged into it.
+///
+/// Source: `RolloutAdapter.get_train_data_batch`. Unlike there, no row at all is not an error here: see
+/// [`Aggregated::refusals`] for the reasons.
+pub fn aggregate(rollouts: &[CompletedRollout], aggregation: &Aggregation) -> Aggregated {
+    let mut out = Aggregated::default();
+    let mut order: Vec<usize> = (0..rollouts.len()).collect();
+    order.sort_by_key(|&place| (rollouts[place].step, rollouts[place].sample_idx_in_step));
+    for place in order {
+        let rollout = &rollouts[place];
+        if let Err(reason) = add_rollout(&mut out, rollout, place, aggregation) {
+            out.refusals.push(RefusedRollout::new(rollout, reason));
+        }
+    }
+    out
+}
+
+fn add_rollout(
+    out: &mut Aggregated,
+    rollout: &CompletedRollout,
+    place: usize,
+    aggregation: &Aggregation,
+) -> Result<(), RowRefusal> {
+    if aggregation.on_failed == OnFailed::Drop && rollout.state == RolloutState::Failed {
+        return Err(RowRefusal::Failed { message: rollout.error_message.clone() });
+    }
+    let reward = rollout.final_reward.or(aggregation.missing_reward).ok_or(RowRefusal::NoReward)?;
+    out.stats.count_rollout(rollout, reward);
+    if rollout.triplets.is_empty() {
+        return Err(RowRefusal::NoTriplets);
+    }
+
+    let conversations = match aggregation.level {
+        AggregationLevel::Transition => Conversation::each_call(&rollout.triplets),
+        AggregationLevel::Trajectory => Conversation::split(&rollout.triplets),
+    };
+    if aggregation.level == AggregationLevel::Trajectory {
+        out.stats.unmerged_rollouts += usize::from(conversations.len() > 1);
+        let breaks = conversations.iter().skip(1).map(|conversation| conversation.first_turn);
+        out.mismatches.extend(breaks.map(|turn_index| MergeMismatch::new(rollout, place, turn_index)));
+    }
+
+    let mut refusal = None;
+    let mut trainable = false;
+    for conversation in &conversations {
+        let cut = conversation.cut(aggregation);
+        out.stats.truncated_rows += usize::from(cut.response_is_cut());
+        if conversation.train_token_count(cut.response_length) == 0 {
+            out.stats.skipped_rows += 1;
+            refusal.get_or_insert(RowRefusal::NoTrainTokens { truncated: cut.response_is_cut() });
+            continue;
+        }
+        if cut.prompt_is_cut() {
+            refusal = Some(RowRefusal::PromptTooLong { length: cut.full_prompt_length, limit: cut.prompt_length });
+        } else {
+            trainable = true;
+        }
+        out.rows.push(Row {
+            rollout_id: rollout.rollout_id.clone(),
+            data_id: rollout.data_id.clone(),
+            turn_index: conversation.first_turn,
+            prompt_ids: conversation.prompt_ids()[..cut.prompt_length].to_vec(),
+            response_ids: conversation.response_ids(cut.response_length),
+            response_mask: conversation.response_mask(cut.response_length),
+            rollout_log_probs: conversation.log_probs(cut.response_length, aggregation.log_prob_check),
+            reward,
+            is_drop: cut.prompt_is_cut(),
+        });
+    }
+    match refusal {
+        Some(reason) if !trainable => Err(reason),
+        _ => Ok(()),
+    }
+}
