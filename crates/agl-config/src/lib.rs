@@ -1,1 +1,28 @@
 //! Hydra and OmegaConf compatible configuration: YAML, override grammar, interpolation.
+
+mod config;
+mod element;
+mod functions;
+mod interpolation;
+mod override_grammar;
+mod override_lexer;
+pub mod secret;
+mod suggest;
+mod sweep;
+mod tree;
+mod typed;
+mod value;
+mod yaml;
+mod yaml_scalar;
+
+pub use config::{Config, ConfigError, MAX_FILE_BYTES, OverrideError, load_file};
+pub use element::{Element, Quote, escaped, quoted};
+pub use interpolation::InterpolationError;
+pub use override_grammar::{
+    Action, MAX_OVERRIDE_BYTES, MAX_OVERRIDE_DEPTH, Override, OverrideSyntaxError, OverrideValue,
+};
+pub use sweep::{MAX_SWEEP, Number, Range, Sweep};
+pub use tree::{Keys, UpdateError};
+pub use typed::ValueError;
+pub use value::{Key, Map, Node, Origin, Value};
+pub use yaml::{MAX_DEPTH, MAX_VALUES, YamlError};
