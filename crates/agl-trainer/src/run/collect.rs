@@ -79,6 +79,12 @@ pub(super) async fn collect(
 }
 
 impl Collected {
+    /// A training batch of these rollouts, with nothing else known of them.
+    #[cfg(test)]
+    pub(super) fn of(rollouts: Vec<CompletedRollout>) -> Self {
+        Self { phase: Phase::Train, rollouts, traces: Vec::new(), keep_trajectories: 0 }
+    }
+
     /// Tokens that the policy sampled.
     pub(super) fn sampled_tokens(&self) -> u64 {
         let calls = self.rollouts.iter().flat_map(|rollout| &rollout.triplets);

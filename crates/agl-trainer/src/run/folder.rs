@@ -69,7 +69,7 @@ pub struct RunState {
 }
 
 /// What a validation measured.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ValidationResult {
     /// Training steps completed when it was made.
     pub step: usize,
@@ -169,6 +169,11 @@ impl RunFolder {
         Ok(Self { path: path.to_owned(), metrics: append(METRICS)?, trajectories: append(TRAJECTORIES)? })
     }
 
+    /// Where the checkpoint of a step is, in the run at `run`.
+    pub fn checkpoint_path(run: &Path, completed_steps: usize) -> PathBuf {
+        run.join(CHECKPOINTS).join(checkpoint_name(completed_steps))
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -192,7 +197,7 @@ impl RunFolder {
         keep: usize,
         save: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<PathBuf, E> {
-        let name = format!("step-{:06}", state.completed_steps);
+        let name = checkpoint_name(state.completed_steps);
         let whole = self.path.join(CHECKPOINTS).join(&name);
         let unfinished = self.path.join(CHECKPOINTS).join(format!("{UNFINISHED}{name}"));
         if unfinished.exists() {
@@ -212,6 +217,10 @@ impl RunFolder {
         }
         Ok(whole)
     }
+}
+
+fn checkpoint_name(completed_steps: usize) -> String {
+    format!("step-{completed_steps:06}")
 }
 
 /// Whole checkpoints, oldest first.

@@ -308,6 +308,9 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::StepReport;
+    use crate::rollout::{CompletedRollout, Triplet};
+    use agl_protocol::RolloutState;
 
     fn train_row(prompt: usize, response: usize) -> TrainRow {
         TrainRow {
@@ -343,6 +346,126 @@ mod tests {
         settings.actor.warmup_steps = 4;
         let rates: Vec<f32> = (0..6).map(|step| learning_rate(&settings, step)).collect();
         assert_eq!(rates, [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]);
+    }
+
+    /// A policy with one logit per token, whatever precedes it: enough to see which way an update goes.
+    struct Bandit {
+        logits: [f32; 4],
+        gradient: [f32; 4],
+    }
+
+    impl Bandit {
+        fn log_probs(&self, temperature: f32) -> [f32; 4] {
+            let scaled = self.logits.map(|logit| logit / temperature);
+            let sum: f32 = scaled.iter().map(|logit| logit.exp()).sum();
+            scaled.map(|logit| logit - sum.ln())
+        }
+    }
+
+    impl Policy for Bandit {
+        type Error = std::convert::Infallible;
+
+        fn score(&mut self, sequences: &[Sequence], temperature: f32) -> Result<Vec<Scores>, Self::Error> {
+            let log_probs = self.log_probs(temperature);
+            let score = |sequence: &Sequence| {
+                let tokens = &sequence.tokens[sequence.scored.clone()];
+                Scores {
+                    log_probs: tokens.iter().map(|token| log_probs[*token as usize]).collect(),
+                    entropy: vec![-log_probs.iter().map(|p| p * p.exp()).sum::<f32>(); tokens.len()],
+                }
+            };
+            Ok(sequences.iter().map(score).collect())
+        }
+
+        fn accumulate(
+            &mut self,
+            sequences: &[Sequence],
+            temperature: f32,
+            loss: &mut dyn FnMut(&[Scores]) -> LossGradient,
+        ) -> Result<f32, Self::Error> {
+            let LossGradient { loss, d_log_probs } = loss(&self.score(sequences, temperature)?);
+            let log_probs = self.log_probs(temperature);
+            for (sequence, gradients) in sequences.iter().zip(d_log_probs) {
+                for (token, gradient) in sequence.tokens[sequence.scored.clone()].iter().zip(gradients) {
+                    for (place, log_prob) in log_probs.iter().enumerate() {
+                        let indicator = f32::from(place == *token as usize);
+                        self.gradient[place] += gradient * (indicator - log_prob.exp()) / temperature;
+                    }
+                }
+            }
+            Ok(loss)
+        }
+
+        fn step(&mut self, rate: f32, _max_grad_norm: f32) -> Result<StepReport, Self::Error> {
+            let gradient = std::mem::take(&mut self.gradient);
+            self.logits.iter_mut().zip(gradient).for_each(|(logit, gradient)| *logit -= rate * gradient);
+            Ok(StepReport { grad_norm: gradient.iter().map(|g| g * g).sum::<f32>().sqrt(), applied: true })
+        }
+
+        fn publish(&mut self, _version: i64) -> Result<(), Self::Error> {
+            Ok(())
+        }
+
+        fn save(&mut self, _directory: &std::path::Path) -> Result<(), Self::Error> {
+            Ok(())
+        }
+
+        fn load(&mut self, _directory: &std::path::Path) -> Result<(), Self::Error> {
+            Ok(())
+        }
+    }
+
+    /// Two groups: in the first, token 2 is rewarded and token 1 is not; the second has no difference to learn from.
+    fn two_groups() -> Collected {
+        let rollout = |rollout_id: &str, data_id: &str, token: u32, reward: f64| CompletedRollout {
+            rollout_id: rollout_id.into(),
+            data_id: data_id.into(),
+            step: 0,
+            sample_idx_in_step: 0,
+            final_reward: Some(reward),
+            triplets: vec![Triplet {
+                prompt_ids: vec![0],
+                response_ids: vec![token],
+                log_probs: Some(vec![-(4.0_f32.ln())]),
+            }],
+            state: RolloutState::Succeeded,
+            error_message: None,
+        };
+        Collected::of(vec![
+            rollout("a", "first", 2, 1.0),
+            rollout("b", "first", 1, 0.0),
+            rollout("c", "second", 3, 1.0),
+            rollout("d", "second", 3, 1.0),
+        ])
+    }
+
+    #[test]
+    fn an_update_raises_what_was_rewarded_and_counts_what_had_no_signal() {
+        let mut settings = TrainerSettings::default();
+        settings.actor.learning_rate = 1.0;
+        let mut bandit = Bandit { logits: [0.0; 4], gradient: [0.0; 4] };
+        let metrics = update(&mut bandit, &two_groups(), &settings, 0, |_, _| {}).unwrap();
+        let [_, unrewarded, rewarded, indifferent] = bandit.log_probs(1.0);
+        assert!(rewarded > indifferent && indifferent > unrewarded, "{:?}", bandit.logits);
+        assert_eq!(metrics["training/n_rows"], 4);
+        assert_eq!(metrics["training/n_rows_with_signal"], 2);
+        assert_eq!(metrics["training/n_rows_without_log_probs"], 0);
+        assert!(metrics["training/rollout_log_prob_diff_max"].as_f64().unwrap() < 1e-6);
+    }
+
+    #[test]
+    fn micro_batches_do_not_change_the_update() {
+        let updated = |micro_batch_tokens| {
+            let mut settings = TrainerSettings::default();
+            settings.actor.micro_batch_tokens = micro_batch_tokens;
+            settings.actor.learning_rate = 1.0;
+            let mut bandit = Bandit { logits: [0.0; 4], gradient: [0.0; 4] };
+            update(&mut bandit, &two_groups(), &settings, 0, |_, _| {}).unwrap();
+            bandit.logits
+        };
+        for (one, many) in updated(1).iter().zip(updated(1000)) {
+            assert!((one - many).abs() < 1e-6);
+        }
     }
 
     #[test]
