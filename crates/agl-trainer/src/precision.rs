@@ -51,10 +51,10 @@ mod tests {
 
     #[test]
     fn bf16_keeps_eight_bits_and_rounds_ties_to_even() {
-        assert_eq!(Bf16.round(0.1).to_bits(), 0.100_097_656_25_f32.to_bits());
-        // 1 + 1/256 lies midway between 1 and 1 + 1/128.
-        assert_eq!(Bf16.round(1.003_906_25).to_bits(), 1.0_f32.to_bits());
-        assert_eq!(Bf16.round(1.011_718_75).to_bits(), 1.015_625_f32.to_bits());
+        assert_eq!(Bf16.round(0.1).to_bits(), (205.0_f32 / 2048.0).to_bits());
+        let (one, ulp) = (1.0_f32, 1.0 / 128.0);
+        assert_eq!(Bf16.round(one + 0.5 * ulp).to_bits(), one.to_bits());
+        assert_eq!(Bf16.round(one + 1.5 * ulp).to_bits(), (one + 2.0 * ulp).to_bits());
         assert_eq!(F32.round(0.1).to_bits(), 0.1_f32.to_bits());
     }
 

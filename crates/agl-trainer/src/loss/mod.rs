@@ -8,16 +8,22 @@
 
 mod aggregate;
 mod cispo;
+mod covariance;
+mod kl;
 mod normalize;
 mod ppo;
+mod soft;
 mod token;
 
 pub use aggregate::{GlobalBatch, LossAggregation, aggregate_loss};
+pub use kl::{KlController, KlEstimate, KlPenalty, UnknownKlPenalty};
 pub use normalize::normalize_advantages_by_rollout;
 
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::Metrics;
+use cispo::Divergence;
+use covariance::CovarianceBand;
 
 /// What a loss needs of one row; each slice has one number per response token.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +54,7 @@ pub struct PolicyLoss {
 }
 
 /// Which loss (verl: `actor.policy_loss.loss_mode`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LossMode {
     /// Clipped PPO summed over tokens; the advantages carry the weights, see [`normalize_advantages_by_rollout`].
@@ -60,6 +66,41 @@ pub enum LossMode {
     Vanilla,
     /// Clipped importance weights as constants on log p.
     Cispo,
+    /// Clipped PPO with one ratio a row. Always aggregated as [`LossAggregation::SeqMeanTokenMean`].
+    Gspo,
+    /// A smooth gate in place of the clip. Always aggregated as [`LossAggregation::SeqMeanTokenMean`].
+    Sapo {
+        /// Steepness of the gate for positive advantages (verl's default: 1).
+        tau_pos: f32,
+        /// Steepness for the others (verl's default: 1.05).
+        tau_neg: f32,
+    },
+    /// Advantage times log p, with no ratio.
+    Gpg,
+    /// A trust region on the probability of each token; `clip_ratio_*` bound the difference of probabilities.
+    DppoTv,
+    /// The same; `clip_ratio_*` bound the KL divergence of {this token, any other}.
+    DppoKl,
+    /// Clipped PPO without a few tokens of high covariance.
+    ClipCov {
+        /// Share of tokens that are left out (verl's default: 0.0002).
+        ratio: f32,
+        /// Lower bound of their covariance (verl's default: 1).
+        lower: f32,
+        /// Upper bound of their covariance (verl's default: 5).
+        upper: f32,
+        /// Decides which, where there are more.
+        seed: u64,
+    },
+    /// Unclipped, with a KL penalty on the tokens of highest covariance.
+    KlCov {
+        /// Share of tokens that get it (verl's default: 0.0002).
+        ratio: f32,
+        /// Its coefficient (verl's default: 0.1).
+        coefficient: f32,
+    },
+    /// The geometric mean of a row's ratios. A mean over rows, whatever the aggregation.
+    GeoMean,
 }
 
 /// Settings of the losses (verl: `actor.*`, with `clip_ratio` as the default of low and high).
@@ -141,16 +182,46 @@ pub enum LossError {
 /// Source: verl `get_policy_loss_fn(loss_mode)`; the formula is at each mode's function.
 pub fn policy_loss(rows: &[LossRow<'_>], settings: &LossSettings) -> Result<PolicyLoss, LossError> {
     check_shapes(rows)?;
-    let summed = || vec![settings.global_batch.dp_size as f32; rows.len()];
-    let aggregated = || {
+    let by_sequence = || LossSettings { aggregation: LossAggregation::SeqMeanTokenMean, ..*settings };
+    Ok(match settings.mode {
+        LossMode::PerRolloutMean => ppo::clipped(rows, &settings.summed(rows), settings)?,
+        LossMode::Vanilla => ppo::clipped(rows, &settings.aggregated(rows)?, settings)?,
+        LossMode::CispoPerRolloutMean => cispo::cispo(rows, &settings.summed(rows), settings),
+        LossMode::Cispo => cispo::cispo(rows, &settings.aggregated(rows)?, settings),
+        LossMode::Gspo => ppo::gspo(rows, &by_sequence().aggregated(rows)?, settings),
+        LossMode::Sapo { tau_pos, tau_neg } => soft::sapo(rows, &by_sequence().aggregated(rows)?, tau_pos, tau_neg),
+        LossMode::Gpg => cispo::gpg(rows, &settings.aggregated(rows)?),
+        LossMode::DppoTv => cispo::dppo(rows, &settings.aggregated(rows)?, settings, Divergence::TotalVariation),
+        LossMode::DppoKl => cispo::dppo(rows, &settings.aggregated(rows)?, settings, Divergence::BinaryKl),
+        LossMode::ClipCov { ratio, lower, upper, seed } => {
+            let band = CovarianceBand { ratio, lower, upper, seed };
+            covariance::clip_cov(rows, &settings.aggregated(rows)?, settings, band)
+        }
+        LossMode::KlCov { ratio, coefficient } => {
+            covariance::kl_cov(rows, &settings.aggregated(rows)?, ratio, coefficient)
+        }
+        LossMode::GeoMean => soft::geo_mean(rows, settings),
+    })
+}
+
+impl LossSettings {
+    /// The weight of each row in a plain sum over all tokens.
+    fn summed(&self, rows: &[LossRow<'_>]) -> Vec<f32> {
+        vec![self.global_batch.dp_size as f32; rows.len()]
+    }
+
+    /// The weight of each row under the aggregation.
+    fn aggregated(&self, rows: &[LossRow<'_>]) -> Result<Vec<f32>, LossError> {
         let masks: Vec<&[bool]> = rows.iter().map(|row| row.mask).collect();
-        settings.aggregation.row_weights(&masks, &settings.global_batch)
-    };
-    match settings.mode {
-        LossMode::PerRolloutMean => ppo::clipped(rows, &summed(), settings),
-        LossMode::Vanilla => ppo::clipped(rows, &aggregated()?, settings),
-        LossMode::CispoPerRolloutMean => Ok(cispo::cispo(rows, &summed(), settings)),
-        LossMode::Cispo => Ok(cispo::cispo(rows, &aggregated()?, settings)),
+        self.aggregation.row_weights(&masks, &self.global_batch)
+    }
+
+    /// Refuses a bound that would cut into the loss itself.
+    fn check_clip_ratio_c(&self) -> Result<(), LossError> {
+        if self.clip_ratio_c > 1.0 {
+            return Ok(());
+        }
+        Err(LossError::Setting { name: "clip_ratio_c", rule: "greater than 1.0", value: self.clip_ratio_c })
     }
 }
 

@@ -5,14 +5,36 @@ use super::{LossRow, PolicyLoss};
 /// One trained token.
 #[derive(Clone, Copy)]
 pub(super) struct Token {
+    /// Place of its row.
+    pub(super) row: usize,
+    /// Place in its row.
+    pub(super) place: usize,
     /// Log-probability under the present policy.
     pub(super) log_prob: f32,
-    /// log-probability − old log-probability, clamped to ±20 so that the ratio stays finite.
-    pub(super) log_ratio: f32,
-    /// d `log_ratio` / d log-probability: 0 where it was clamped.
-    pub(super) d_log_ratio: f32,
+    /// Log-probability under the old policy.
+    pub(super) old_log_prob: f32,
     /// The advantage.
     pub(super) advantage: f32,
+}
+
+/// Most losses keep log ρ within ±this, so that ρ stays finite.
+const MAX_LOG_RATIO: f32 = 20.0;
+
+impl Token {
+    /// log ρ = log p − log `p_old`.
+    pub(super) fn log_ratio(self) -> f32 {
+        self.log_prob - self.old_log_prob
+    }
+
+    /// log ρ within ±20.
+    pub(super) fn clamped_log_ratio(self) -> f32 {
+        self.log_ratio().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    }
+
+    /// d clamped log ρ / d log p: 0 where it was clamped.
+    pub(super) fn d_clamped_log_ratio(self) -> f32 {
+        if self.log_ratio().abs() <= MAX_LOG_RATIO { 1.0 } else { 0.0 }
+    }
 }
 
 /// The loss of one token before weights.
@@ -20,6 +42,8 @@ pub(super) struct Token {
 pub(super) struct TokenLoss {
     pub(super) loss: f32,
     pub(super) d_log_prob: f32,
+    /// What the metric `ppo_kl` is the mean of.
+    pub(super) kl: f32,
     /// Its gradient is cut off, or its ratio was clipped.
     pub(super) clipped: bool,
     /// It is at the bound of dual clip.
@@ -34,34 +58,63 @@ pub(super) fn sum_over_tokens(
     row_weights: &[f32],
     mut token_loss: impl FnMut(Token) -> TokenLoss,
 ) -> PolicyLoss {
-    let mut out = PolicyLoss { d_log_probs: Vec::with_capacity(rows.len()), ..PolicyLoss::default() };
-    let (mut loss, mut kl, mut clipped, mut clipped_lower) = (0.0_f64, 0.0_f64, 0_usize, 0_usize);
-    for (row, weight) in rows.iter().zip(row_weights) {
-        let mut d_log_probs = vec![0.0; row.mask.len()];
-        for t in (0..row.mask.len()).filter(|t| row.mask[*t]) {
-            let difference = row.log_probs[t] - row.old_log_probs[t];
-            let token = Token {
-                log_prob: row.log_probs[t],
-                log_ratio: difference.clamp(-20.0, 20.0),
-                d_log_ratio: if (-20.0..=20.0).contains(&difference) { 1.0 } else { 0.0 },
-                advantage: row.advantages[t],
-            };
-            let of_token = token_loss(token);
-            let importance = row.rollout_is_weights.map_or(1.0, |weights| weights[t]);
-            loss += f64::from(of_token.loss * importance) * f64::from(*weight);
-            d_log_probs[t] = of_token.d_log_prob * importance * weight;
-            kl -= f64::from(token.log_ratio);
-            clipped += usize::from(of_token.clipped);
-            clipped_lower += usize::from(of_token.clipped_lower);
-            out.tokens += 1;
-        }
-        out.d_log_probs.push(d_log_probs);
+    let mut d_log_probs: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.mask.len()]).collect();
+    let mut metrics = TokenMetrics::default();
+    let mut loss = 0.0_f64;
+    for token in trained_tokens(rows) {
+        let (weight, importance) = (row_weights[token.row], importance(&rows[token.row], token.place));
+        let of_token = token_loss(token);
+        loss += f64::from(of_token.loss * importance) * f64::from(weight);
+        d_log_probs[token.row][token.place] = of_token.d_log_prob * importance * weight;
+        metrics.count(of_token);
     }
-    // verl's `masked_mean` adds 1e-8 to the count in single precision, which changes it only when it is 0.
-    let count = (out.tokens as f32 + 1e-8) as f64;
-    out.loss = loss as f32;
-    out.metrics.insert("actor/ppo_kl", kl / count);
-    out.metrics.insert("actor/pg_clipfrac", clipped as f64 / count);
-    out.metrics.insert("actor/pg_clipfrac_lower", clipped_lower as f64 / count);
-    out
+    PolicyLoss { loss: loss as f32, d_log_probs, tokens: metrics.tokens, metrics: metrics.means() }
+}
+
+/// Every token that is trained on, row by row.
+pub(super) fn trained_tokens<'a>(rows: &'a [LossRow<'a>]) -> impl Iterator<Item = Token> + 'a {
+    rows.iter().enumerate().flat_map(|(row, slices)| {
+        let trained = slices.mask.iter().enumerate().filter(|(_, trained)| **trained);
+        trained.map(move |(place, _)| Token {
+            row,
+            place,
+            log_prob: slices.log_probs[place],
+            old_log_prob: slices.old_log_probs[place],
+            advantage: slices.advantages[place],
+        })
+    })
+}
+
+fn importance(row: &LossRow<'_>, place: usize) -> f32 {
+    row.rollout_is_weights.map_or(1.0, |weights| weights[place])
+}
+
+/// Sums of what is told of each token.
+#[derive(Default)]
+pub(super) struct TokenMetrics {
+    kl: f64,
+    clipped: usize,
+    clipped_lower: usize,
+    pub(super) tokens: usize,
+}
+
+impl TokenMetrics {
+    pub(super) fn count(&mut self, token: TokenLoss) {
+        self.kl += f64::from(token.kl);
+        self.clipped += usize::from(token.clipped);
+        self.clipped_lower += usize::from(token.clipped_lower);
+        self.tokens += 1;
+    }
+
+    /// verl's `masked_mean`s: 0 for no token, since it adds 1e-8 to the count (in single precision, where that changes
+    /// nothing else).
+    pub(super) fn means(&self) -> crate::metrics::Metrics {
+        let count = f64::from(self.tokens as f32 + 1e-8);
+        [
+            ("actor/ppo_kl", self.kl / count),
+            ("actor/pg_clipfrac", self.clipped as f64 / count),
+            ("actor/pg_clipfrac_lower", self.clipped_lower as f64 / count),
+        ]
+        .into()
+    }
 }

@@ -16,21 +16,20 @@ pub(super) struct Conversation<'a> {
     turns: &'a [Triplet],
 }
 
-/// How much of a conversation fits.
-pub(super) struct Cut {
-    pub(super) full_prompt_length: usize,
-    pub(super) prompt_length: usize,
-    pub(super) full_response_length: usize,
-    pub(super) response_length: usize,
+/// How much of a prompt or response fits, in tokens.
+#[derive(Clone, Copy)]
+pub(super) struct Fit {
+    pub(super) full: usize,
+    pub(super) kept: usize,
 }
 
-impl Cut {
-    pub(super) fn prompt_is_cut(&self) -> bool {
-        self.prompt_length < self.full_prompt_length
+impl Fit {
+    fn new(full: usize, limit: usize) -> Self {
+        Self { full, kept: full.min(limit) }
     }
 
-    pub(super) fn response_is_cut(&self) -> bool {
-        self.response_length < self.full_response_length
+    pub(super) fn is_cut(self) -> bool {
+        self.kept < self.full
     }
 }
 
@@ -63,14 +62,11 @@ impl<'a> Conversation<'a> {
             .collect()
     }
 
-    /// How much of it fits into the limits. The response gets what the (cut) prompt leaves of the total.
-    pub(super) fn cut(&self, limits: &Aggregation) -> Cut {
-        let full_prompt_length = self.first.prompt_ids.len();
-        let full_response_length = self.full_response_length();
-        let prompt_length = full_prompt_length.min(limits.max_prompt_length);
-        let room = limits.max_total_length.map_or(usize::MAX, |total| total.saturating_sub(prompt_length));
-        let response_length = full_response_length.min(limits.max_response_length).min(room);
-        Cut { full_prompt_length, prompt_length, full_response_length, response_length }
+    /// How much of its prompt and of its response fits. The response gets what the (cut) prompt leaves of the total.
+    pub(super) fn fit(&self, limits: &Aggregation) -> (Fit, Fit) {
+        let prompt = Fit::new(self.first.prompt_ids.len(), limits.max_prompt_length);
+        let room = limits.max_total_length.map_or(usize::MAX, |total| total.saturating_sub(prompt.kept));
+        (prompt, Fit::new(self.full_response_length(), limits.max_response_length.min(room)))
     }
 
     pub(super) fn prompt_ids(&self) -> &'a [u32] {

@@ -173,15 +173,15 @@ fn add_rollout(
     let mut refusal = None;
     let mut trainable = false;
     for conversation in &conversations {
-        let cut = conversation.cut(aggregation);
-        out.stats.truncated_rows += usize::from(cut.response_is_cut());
-        if conversation.train_token_count(cut.response_length) == 0 {
+        let (prompt, response) = conversation.fit(aggregation);
+        out.stats.truncated_rows += usize::from(response.is_cut());
+        if conversation.train_token_count(response.kept) == 0 {
             out.stats.skipped_rows += 1;
-            refusal.get_or_insert(RowRefusal::NoTrainTokens { truncated: cut.response_is_cut() });
+            refusal.get_or_insert(RowRefusal::NoTrainTokens { truncated: response.is_cut() });
             continue;
         }
-        if cut.prompt_is_cut() {
-            refusal = Some(RowRefusal::PromptTooLong { length: cut.full_prompt_length, limit: cut.prompt_length });
+        if prompt.is_cut() {
+            refusal = Some(RowRefusal::PromptTooLong { length: prompt.full, limit: prompt.kept });
         } else {
             trainable = true;
         }
@@ -189,12 +189,12 @@ fn add_rollout(
             rollout_id: rollout.rollout_id.clone(),
             data_id: rollout.data_id.clone(),
             turn_index: conversation.first_turn,
-            prompt_ids: conversation.prompt_ids()[..cut.prompt_length].to_vec(),
-            response_ids: conversation.response_ids(cut.response_length),
-            response_mask: conversation.response_mask(cut.response_length),
-            rollout_log_probs: conversation.log_probs(cut.response_length, aggregation.log_prob_check),
+            prompt_ids: conversation.prompt_ids()[..prompt.kept].to_vec(),
+            response_ids: conversation.response_ids(response.kept),
+            response_mask: conversation.response_mask(response.kept),
+            rollout_log_probs: conversation.log_probs(response.kept, aggregation.log_prob_check),
             reward,
-            is_drop: cut.prompt_is_cut(),
+            is_drop: prompt.is_cut(),
         });
     }
     match refusal {

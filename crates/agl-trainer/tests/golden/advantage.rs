@@ -1,17 +1,14 @@
 //! Advantages against verl's estimators and the original's rollout-level computation, vector by vector.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a vector that can't be read must stop the test")]
 
-mod golden;
-
+use crate::vectors::{close_matrix, close_matrix_at_scale, masks, matrix, number, numbers, strings};
 use agl_trainer::advantage::{AdvantageRow, AdvantageSettings, Estimator, compute, compute_by_rollout};
 use agl_trainer::metrics::Metrics;
 use agl_trainer::precision::Precision;
-use golden::{close_matrix, masks, matrix, number, numbers, strings};
 use serde_json::Value;
 
 #[test]
 fn advantages_are_those_of_verl() {
-    golden::check_all(
+    crate::vectors::check_all(
         "advantage",
         |v| {
             format!(
@@ -64,7 +61,9 @@ fn check(vector: &Value) -> Result<(), String> {
         (Err(error), _) => Err(format!("{error} instead of {recorded_error:?}")),
         (Ok(_), Some(recorded)) => Err(format!("not refused: {recorded}")),
         (Ok((found, metrics)), None) => {
-            close_matrix("advantages", &found.advantages, &matrix(&vector["advantages"]), 1e-6)?;
+            // GAE is whitened in single precision: torch's error in the mean shows in what is close to it.
+            let share = if estimator == Estimator::Gae { 1.0 } else { 1e-3 };
+            close_matrix_at_scale("advantages", &found.advantages, &matrix(&vector["advantages"]), 1e-6, share)?;
             close_matrix("returns", &found.returns, &matrix(&vector["returns"]), 1e-6)?;
             let recorded = vector["metrics"].as_object().unwrap();
             let same = metrics.len() == recorded.len()

@@ -8,7 +8,7 @@ use flate2::read::GzDecoder;
 use serde_json::Value;
 
 /// The vectors of `tests/golden/trainer/<name>.jsonl.gz`, or of the same file below `$AGL_GOLDEN`.
-pub fn vectors(name: &str) -> Vec<Value> {
+pub(crate) fn vectors(name: &str) -> Vec<Value> {
     let path = find(name);
     let file = File::open(&path).unwrap();
     let text: Box<dyn Read> =
@@ -33,7 +33,7 @@ fn find(name: &str) -> PathBuf {
 }
 
 /// Runs `check` on each vector and fails with the names of all that it refused.
-pub fn check_all(file: &str, name: impl Fn(&Value) -> String, check: impl Fn(&Value) -> Result<(), String>) {
+pub(crate) fn check_all(file: &str, name: impl Fn(&Value) -> String, check: impl Fn(&Value) -> Result<(), String>) {
     let vectors = vectors(file);
     let failures: Vec<String> = vectors
         .iter()
@@ -48,7 +48,7 @@ pub fn check_all(file: &str, name: impl Fn(&Value) -> String, check: impl Fn(&Va
 }
 
 /// A number, `{"$float": "nan"}`, or a boolean.
-pub fn number(value: &Value) -> f64 {
+pub(crate) fn number(value: &Value) -> f64 {
     match value {
         Value::Bool(value) => f64::from(u8::from(*value)),
         Value::Object(fields) => match fields["$float"].as_str().unwrap() {
@@ -61,35 +61,51 @@ pub fn number(value: &Value) -> f64 {
 }
 
 /// A list of numbers.
-pub fn numbers(value: &Value) -> Vec<f32> {
+pub(crate) fn numbers(value: &Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|value| number(value) as f32).collect()
 }
 
 /// A list of lists of numbers.
-pub fn matrix(value: &Value) -> Vec<Vec<f32>> {
+pub(crate) fn matrix(value: &Value) -> Vec<Vec<f32>> {
     value.as_array().unwrap().iter().map(numbers).collect()
 }
 
 /// A list of lists of 0 and 1.
-pub fn masks(value: &Value) -> Vec<Vec<bool>> {
+pub(crate) fn masks(value: &Value) -> Vec<Vec<bool>> {
     matrix(value).iter().map(|row| row.iter().map(|value| *value != 0.0).collect()).collect()
 }
 
 /// A list of strings.
-pub fn strings(value: &Value) -> Vec<&str> {
+pub(crate) fn strings(value: &Value) -> Vec<&str> {
     value.as_array().unwrap().iter().map(|value| value.as_str().unwrap()).collect()
 }
 
 /// Numbers agree within `tolerance`, relative to the larger of the recorded one and `scale`.
-pub fn close(what: &str, found: f64, recorded: f64, tolerance: f64, scale: f64) -> Result<(), String> {
+pub(crate) fn close(what: &str, found: f64, recorded: f64, tolerance: f64, scale: f64) -> Result<(), String> {
     let same = (found.is_nan() && recorded.is_nan())
-        || found == recorded
+        || found.to_bits() == recorded.to_bits()
         || (found - recorded).abs() <= tolerance * recorded.abs().max(scale);
     if same { Ok(()) } else { Err(format!("{what}: {found:e} instead of {recorded:e}")) }
 }
 
-/// Matrices agree within `tolerance`, relative to each recorded number (and 1e-9 of the largest).
-pub fn close_matrix(what: &str, found: &[Vec<f32>], recorded: &[Vec<f32>], tolerance: f64) -> Result<(), String> {
+/// Matrices agree within `tolerance`, relative to each recorded number or, where it is small, to 1/1000 of the largest.
+pub(crate) fn close_matrix(
+    what: &str,
+    found: &[Vec<f32>],
+    recorded: &[Vec<f32>],
+    tolerance: f64,
+) -> Result<(), String> {
+    close_matrix_at_scale(what, found, recorded, tolerance, 1e-3)
+}
+
+/// The same, where small is less than `share` of the largest: 1 for numbers from which a mean was subtracted.
+pub(crate) fn close_matrix_at_scale(
+    what: &str,
+    found: &[Vec<f32>],
+    recorded: &[Vec<f32>],
+    tolerance: f64,
+    share: f64,
+) -> Result<(), String> {
     if found.len() != recorded.len() {
         return Err(format!("{what}: {} rows instead of {}", found.len(), recorded.len()));
     }
@@ -99,8 +115,8 @@ pub fn close_matrix(what: &str, found: &[Vec<f32>], recorded: &[Vec<f32>], toler
             return Err(format!("{what}[{row}]: {} numbers instead of {}", found.len(), recorded.len()));
         }
         for (t, (found, recorded)) in found.iter().zip(recorded).enumerate() {
-            let scale = f64::from(largest) * 1e-3;
-            close(&format!("{what}[{row}][{t}]"), f64::from(*found), f64::from(*recorded), tolerance, scale)?;
+            let what = format!("{what}[{row}][{t}]");
+            close(&what, f64::from(*found), f64::from(*recorded), tolerance, f64::from(largest) * share)?;
         }
     }
     Ok(())

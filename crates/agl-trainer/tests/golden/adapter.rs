@@ -1,20 +1,17 @@
 //! Rows, tensors and metrics against the original's `RolloutAdapter`, vector by vector.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a vector that can't be read must stop the test")]
 
-mod golden;
-
+use crate::vectors::{number, numbers};
 use agl_protocol::RolloutState;
 use agl_trainer::metrics::Metrics;
 use agl_trainer::padding::{PaddedBatch, Padding, pad};
 use agl_trainer::rollout::{CompletedRollout, Triplet};
 use agl_trainer::rows::{Aggregated, Aggregation, LogProbCheck, Row, ValidationStats, aggregate};
 use agl_trainer::settings::{AggregationLevel, OnFailed};
-use golden::{number, numbers};
 use serde_json::Value;
 
 #[test]
 fn rows_and_tensors_are_those_of_the_original() {
-    golden::check_all("adapter", |v| format!("{} ({})", text(&v["name"]), text(&v["level"])), check);
+    crate::vectors::check_all("adapter", |v| format!("{} ({})", text(&v["name"]), text(&v["level"])), check);
 }
 
 fn check(vector: &Value) -> Result<(), String> {
@@ -141,7 +138,9 @@ fn check_metrics(what: &str, found: Option<&Metrics>, recorded: &Value) -> Resul
     if !found.keys().copied().eq(recorded.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>()) {
         return Err(format!("{what}: names {:?} instead of {:?}", found.keys(), recorded.keys()));
     }
-    found.iter().try_for_each(|(name, found)| golden::close(name, *found, number(&recorded[*name]), 1e-12, 1e-3))
+    found
+        .iter()
+        .try_for_each(|(name, found)| crate::vectors::close(name, *found, number(&recorded[*name]), 1e-12, 1e-3))
 }
 
 /// The original keeps the first 100 breaks, and their ids as text.
