@@ -4,6 +4,8 @@
 //! query rows, so that the scores of a block stay in cache and the keys after it are never touched; the backward pass computes
 //! the weights again from the kept log-sums instead of keeping them (Dao et al. 2022, arXiv:2205.14135).
 
+#![expect(clippy::needless_pass_by_value, reason = "a view is a pointer and a shape: it is passed by value")]
+
 use ndarray::{ArrayView2, ArrayViewMut2, Axis};
 use rayon::prelude::*;
 

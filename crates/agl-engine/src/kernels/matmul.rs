@@ -5,6 +5,8 @@
 //! over a minute of cold build. This pair is safe, and builds in seconds. Its weakness, products with very few rows, where it
 //! spends its time packing the weights, is what [`linear`] handles by itself.
 
+#![expect(clippy::needless_pass_by_value, reason = "a view is a pointer and a shape: it is passed by value")]
+
 use std::ops::Range;
 
 use ndarray::linalg::general_mat_mul;

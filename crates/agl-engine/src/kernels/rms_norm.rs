@@ -28,17 +28,14 @@ pub(crate) fn backward(d_out: &[f32], x: &[f32], weight: &[f32], eps: f32, d_x: 
     let width = weight.len();
     let block = BLOCK_ROWS * width;
     let mut partial = vec![0.0f32; d_x.len().div_ceil(block) * width];
-    let work = |(((d_x, d_out), x), d_weight): (((&mut [f32], &[f32]), &[f32]), &mut [f32])| {
+    let blocks =
+        (d_x.par_chunks_mut(block), d_out.par_chunks(block), x.par_chunks(block), partial.par_chunks_mut(width));
+    blocks.into_par_iter().for_each(|(d_x, d_out, x, d_weight)| {
         let rows = d_x.chunks_exact_mut(width).zip(d_out.chunks_exact(width)).zip(x.chunks_exact(width));
         for ((d_x, d_out), x) in rows {
             row_backward(d_out, x, weight, eps, d_x, d_weight);
         }
-    };
-    d_x.par_chunks_mut(block)
-        .zip(d_out.par_chunks(block))
-        .zip(x.par_chunks(block))
-        .zip(partial.par_chunks_mut(width))
-        .for_each(work);
+    });
     partial.chunks_exact(width).for_each(|sum| add_assign(d_weight, sum));
 }
 

@@ -99,13 +99,20 @@ pub enum ForwardError {
     },
 }
 
-/// What the backward pass needs, `[rows, …]` each, rows being all tokens of the batch.
-#[derive(Default)]
-pub(crate) struct Tape {
+/// Whether a pass keeps what the backward pass needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    Nothing,
+    Tape,
+}
+
+/// What a pass through all layers leaves, `[rows, …]` each, rows being all tokens of the batch.
+pub(crate) struct Pass {
+    /// The residual stream after the last layer.
+    pub(crate) hidden: Vec<f32>,
+    /// One a layer, or none for [`Keep::Nothing`].
     pub(crate) layers: Vec<LayerTape>,
-    /// Lengths of the sequences.
-    pub(crate) rows: Vec<usize>,
-    pub(crate) rotation: Option<Rotation>,
+    pub(crate) rotation: Rotation,
 }
 
 /// What one layer leaves on the tape. What is cheap to compute again (norms, activations) is not on it.
@@ -125,7 +132,7 @@ impl Model {
     /// Runs the new tokens of several sequences through the model, packed: a batch mixes prompts, chunks of prompts and
     /// single tokens.
     pub fn forward(&self, batch: &mut [Segment<'_>]) -> Result<Logits, ForwardError> {
-        let hidden = self.hidden(batch, None)?;
+        let hidden = self.pass(batch, Keep::Nothing)?.hidden;
         let mut wanted = Vec::new();
         let mut start = 0;
         for segment in batch.iter() {
@@ -145,34 +152,27 @@ impl Model {
         Heads { queries: num_attention_heads, kv: num_key_value_heads, dim: head_dim }
     }
 
-    /// The residual stream after the last layer, `[rows, hidden]`.
-    pub(crate) fn hidden(
-        &self,
-        batch: &mut [Segment<'_>],
-        mut tape: Option<&mut Tape>,
-    ) -> Result<Vec<f32>, ForwardError> {
+    /// Embedding and all layers.
+    pub(crate) fn pass(&self, batch: &mut [Segment<'_>], keep: Keep) -> Result<Pass, ForwardError> {
         self.check(batch)?;
         let width = self.config.hidden_size;
         let embedding = self.weights.part(&self.weights.layout().embedding);
         let tokens = batch.iter().flat_map(|segment| segment.tokens);
-        let mut x: Vec<f32> =
+        let mut hidden: Vec<f32> =
             tokens.flat_map(|&token| &embedding[token as usize * width..][..width]).copied().collect();
         let positions = batch.iter().flat_map(|segment| (segment.cache.len()..).take(segment.tokens.len()));
         let rotation = Rotation::new(positions, &rope::inverse_frequencies(&self.config));
+        let mut layers = Vec::new();
         for (index, layer) in self.weights.layout().layers.iter().enumerate() {
-            let layer_tape = self.layer(layer, index, batch, &rotation, &mut x, tape.is_some());
-            if let (Some(tape), Some(layer_tape)) = (tape.as_deref_mut(), layer_tape) {
-                tape.layers.push(layer_tape);
+            let tape = self.layer(layer, index, batch, &rotation, &mut hidden);
+            if keep == Keep::Tape {
+                layers.push(tape);
             }
         }
         for segment in batch.iter_mut() {
             segment.cache.advance(segment.tokens.len());
         }
-        if let Some(tape) = tape {
-            tape.rows = batch.iter().map(|segment| segment.tokens.len()).collect();
-            tape.rotation = Some(rotation);
-        }
-        Ok(x)
+        Ok(Pass { hidden, layers, rotation })
     }
 
     fn check(&self, batch: &[Segment<'_>]) -> Result<(), ForwardError> {
@@ -202,13 +202,12 @@ impl Model {
         index: usize,
         batch: &mut [Segment<'_>],
         rotation: &Rotation,
-        x: &mut Vec<f32>,
-        taped: bool,
-    ) -> Option<LayerTape> {
+        x: &mut [f32],
+    ) -> LayerTape {
         let heads = self.heads();
         let width = self.config.hidden_size;
         let rows = x.len() / width;
-        let input = taped.then(|| x.clone());
+        let input = x.to_vec();
 
         let qkv = self.project_qkv(layer, x, rotation);
         append_to_caches(batch, index, &qkv, heads);
@@ -219,14 +218,14 @@ impl Model {
         let mut out = vec![0.0; x.len()];
         linear(&attended, self.weights.part(&layer.attention_out), heads.query_width(), &mut out);
         add_assign(x, &out);
-        let middle = taped.then(|| x.clone());
+        let middle = x.to_vec();
 
         let gate_up = self.project_gate_up(layer, x);
         let mut activated = vec![0.0; gate_up.len() / 2];
         swiglu::forward(&gate_up, self.config.intermediate_size, &mut activated);
         linear(&activated, self.weights.part(&layer.down), self.config.intermediate_size, &mut out);
         add_assign(x, &out);
-        Some(LayerTape { input: input?, qkv, log_sums, attended, middle: middle?, gate_up })
+        LayerTape { input, qkv, log_sums, attended, middle, gate_up }
     }
 
     /// Queries, keys and values of each row, rotated.

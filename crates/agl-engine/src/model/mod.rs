@@ -6,12 +6,15 @@
 //!
 //! [`Learner`]: crate::Learner
 
+mod backward;
 mod config;
 mod forward;
 mod kv_cache;
 mod weights;
 
+pub(crate) use backward::Gradients;
 pub use config::{ConfigError, LlamaConfig, RopeScaling};
 pub use forward::{ForwardError, Logits, LogitsFor, Segment};
+pub(crate) use forward::{Keep, Pass};
 pub use kv_cache::KvCache;
 pub use weights::{Layout, Model, TensorSpec, Weights};

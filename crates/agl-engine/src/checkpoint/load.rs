@@ -1,25 +1,17 @@
-//! Hugging Face folders: `config.json` and safetensors, in one file or in shards.
-//!
-//! Reading takes f32, bf16 and f16 and checks that each tensor of the model is there once and has its shape; a folder that
-//! holds a tensor the model has no place for is refused, since a model without it would compute something else. Writing is
-//! f32 and atomic: a file has its final name only once it is whole and on disk.
+//! Folders to models.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs;
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
 use half::{bf16, f16};
 use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors, View};
+use safetensors::{Dtype, SafeTensors};
 
-use crate::model::{ConfigError, LlamaConfig, Model, TensorSpec, Weights};
-
-const CONFIG: &str = "config.json";
-const WEIGHTS: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+use super::{CONFIG, INDEX, MEAN, MEAN_SQUARE, STEPS, WEIGHTS};
+use crate::model::{ConfigError, Layout, LlamaConfig, Model, TensorSpec, Weights};
+use crate::optimizer::{AdamW, AdamWConfig};
 
 /// Why a folder could not be read as a model.
 #[derive(Debug, thiserror::Error)]
@@ -68,10 +60,10 @@ pub enum LoadError {
         reason: String,
     },
     /// A tensor of the model is in none of the files.
-    #[error("{folder} is incomplete: no file holds tensor `{tensor}`")]
+    #[error("{path} is incomplete: it holds no tensor `{tensor}`")]
     MissingTensor {
-        /// The model folder.
-        folder: PathBuf,
+        /// The model folder or the file.
+        path: PathBuf,
         /// Its name.
         tensor: String,
     },
@@ -115,16 +107,6 @@ pub enum LoadError {
     },
 }
 
-/// A file that could not be written; the one it would have replaced is as it was.
-#[derive(Debug, thiserror::Error)]
-#[error("can't write {path}: {reason}")]
-pub struct SaveError {
-    /// The file.
-    pub path: PathBuf,
-    /// What went wrong.
-    pub reason: String,
-}
-
 /// Reads a model from its folder.
 pub fn load_model(folder: &Path) -> Result<Model, LoadError> {
     if !folder.is_dir() {
@@ -137,8 +119,7 @@ pub fn load_model(folder: &Path) -> Result<Model, LoadError> {
     let mut read = HashSet::new();
     for path in weight_files(folder)? {
         let bytes = read_file(folder, &path)?;
-        let file = SafeTensors::deserialize(&bytes)
-            .map_err(|error| LoadError::Safetensors { path: path.clone(), reason: error.to_string() })?;
+        let file = parse(&path, &bytes)?;
         for (name, tensor) in file.iter() {
             let Some(spec) = places.get(name) else {
                 if is_redundant(name, &config) {
@@ -149,11 +130,11 @@ pub fn load_model(folder: &Path) -> Result<Model, LoadError> {
             if !read.insert(name.to_owned()) {
                 return Err(LoadError::Twice { path, tensor: name.to_owned() });
             }
-            read_tensor(&path, spec, &tensor, &mut weights.values_mut()[spec.range.clone()])?;
+            read_tensor(&path, name, spec, &tensor, weights.values_mut())?;
         }
     }
     if let Some(missing) = layout.tensors().iter().find(|spec| !read.contains(&spec.name)) {
-        return Err(LoadError::MissingTensor { folder: folder.to_owned(), tensor: missing.name.clone() });
+        return Err(LoadError::MissingTensor { path: folder.to_owned(), tensor: missing.name.clone() });
     }
     Ok(Model { config: Arc::new(config), weights: Arc::new(weights) })
 }
@@ -180,15 +161,18 @@ fn read_file(folder: &Path, path: &Path) -> Result<Vec<u8>, LoadError> {
     })
 }
 
+/// What is read of the index of a sharded checkpoint.
+#[derive(serde::Deserialize)]
+struct Index {
+    /// File of each tensor.
+    weight_map: BTreeMap<String, String>,
+}
+
 /// The one weight file, or those that the index names, each once.
 fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, LoadError> {
     let index = folder.join(INDEX);
     if folder.join(WEIGHTS).exists() || !index.exists() {
         return Ok(vec![folder.join(WEIGHTS)]);
-    }
-    #[derive(serde::Deserialize)]
-    struct Index {
-        weight_map: BTreeMap<String, String>,
     }
     let broken = |reason: String| LoadError::Index { path: index.clone(), reason };
     let parsed: Index =
@@ -202,95 +186,52 @@ fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, LoadError> {
     Ok(files.into_iter().map(|name| folder.join(name)).collect())
 }
 
-fn read_tensor(path: &Path, spec: &TensorSpec, tensor: &TensorView<'_>, out: &mut [f32]) -> Result<(), LoadError> {
+fn parse<'a>(path: &Path, bytes: &'a [u8]) -> Result<SafeTensors<'a>, LoadError> {
+    SafeTensors::deserialize(bytes)
+        .map_err(|error| LoadError::Safetensors { path: path.to_owned(), reason: error.to_string() })
+}
+
+/// Reads `tensor`, called `name` in the file, into the place of `spec` in `values`.
+fn read_tensor(
+    path: &Path,
+    name: &str,
+    spec: &TensorSpec,
+    tensor: &TensorView<'_>,
+    values: &mut [f32],
+) -> Result<(), LoadError> {
+    let (path, tensor_name) = (path.to_owned(), name.to_owned());
     if tensor.shape() != spec.shape {
-        return Err(LoadError::Shape {
-            path: path.to_owned(),
-            tensor: spec.name.clone(),
-            found: tensor.shape().to_vec(),
-            expected: spec.shape.clone(),
-        });
+        let (found, expected) = (tensor.shape().to_vec(), spec.shape.clone());
+        return Err(LoadError::Shape { path, tensor: tensor_name, found, expected });
     }
     let (quads, _) = tensor.data().as_chunks::<4>();
     let (pairs, _) = tensor.data().as_chunks::<2>();
+    let out = values[spec.range.clone()].iter_mut();
     match tensor.dtype() {
-        Dtype::F32 => out.iter_mut().zip(quads).for_each(|(x, bytes)| *x = f32::from_le_bytes(*bytes)),
-        Dtype::BF16 => out.iter_mut().zip(pairs).for_each(|(x, bytes)| *x = bf16::from_le_bytes(*bytes).to_f32()),
-        Dtype::F16 => out.iter_mut().zip(pairs).for_each(|(x, bytes)| *x = f16::from_le_bytes(*bytes).to_f32()),
-        dtype => return Err(LoadError::Dtype { path: path.to_owned(), tensor: spec.name.clone(), dtype }),
+        Dtype::F32 => out.zip(quads).for_each(|(x, bytes)| *x = f32::from_le_bytes(*bytes)),
+        Dtype::BF16 => out.zip(pairs).for_each(|(x, bytes)| *x = bf16::from_le_bytes(*bytes).to_f32()),
+        Dtype::F16 => out.zip(pairs).for_each(|(x, bytes)| *x = f16::from_le_bytes(*bytes).to_f32()),
+        dtype => return Err(LoadError::Dtype { path, tensor: tensor_name, dtype }),
     }
     Ok(())
 }
 
-/// Writes `config.json` and `model.safetensors` into `folder`, which is made if it isn't there.
-///
-/// The weights come last: a folder that holds them is whole.
-pub fn save_model(model: &Model, folder: &Path) -> Result<(), SaveError> {
-    let fail = |path: &Path, reason: String| SaveError { path: path.to_owned(), reason };
-    fs::create_dir_all(folder).map_err(|error| fail(folder, error.to_string()))?;
-    let path = folder.join(CONFIG);
-    let config = serde_json::to_vec_pretty(&*model.config).map_err(|error| fail(&path, error.to_string()))?;
-    write_atomically(&path, &config)?;
-    let values = model.weights.values();
-    let tensors = model.weights.layout().tensors().iter();
-    let tensors = tensors.map(|spec| (spec.name.clone(), F32Tensor::new(&spec.shape, &values[spec.range.clone()])));
-    write_safetensors(&folder.join(WEIGHTS), tensors, HashMap::from([("format".into(), "pt".into())]))
-}
-
-/// An f32 tensor to be written.
-pub(crate) struct F32Tensor<'a> {
-    shape: &'a [usize],
-    values: &'a [f32],
-}
-
-impl<'a> F32Tensor<'a> {
-    pub(crate) fn new(shape: &'a [usize], values: &'a [f32]) -> Self {
-        F32Tensor { shape, values }
+/// Reads an optimiser's state: see [`save_optimizer`](super::save_optimizer).
+pub(crate) fn load_optimizer(path: &Path, layout: &Layout, config: AdamWConfig) -> Result<AdamW, LoadError> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let bytes = read_file(folder, path)?;
+    let file = parse(path, &bytes)?;
+    let broken = |reason: &str| LoadError::Safetensors { path: path.to_owned(), reason: reason.to_owned() };
+    let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| broken(&error.to_string()))?;
+    let steps = metadata.metadata().as_ref().and_then(|metadata| metadata.get(STEPS)?.parse().ok());
+    let mut state = AdamW::new(config, layout.len());
+    state.steps = steps.ok_or_else(|| broken("its metadata holds no whole number `step`"))?;
+    for (prefix, values) in [(MEAN, &mut state.mean), (MEAN_SQUARE, &mut state.mean_square)] {
+        for spec in layout.tensors() {
+            let name = format!("{prefix}.{}", spec.name);
+            let missing = |_| LoadError::MissingTensor { path: path.to_owned(), tensor: name.clone() };
+            read_tensor(path, &name, spec, &file.tensor(&name).map_err(missing)?, values)?;
+        }
     }
-}
-
-impl View for F32Tensor<'_> {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-
-    fn shape(&self) -> &[usize] {
-        self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Owned(self.values.iter().flat_map(|value| value.to_le_bytes()).collect())
-    }
-
-    fn data_len(&self) -> usize {
-        size_of_val(self.values)
-    }
-}
-
-/// Writes tensors and metadata to `path`, atomically.
-pub(crate) fn write_safetensors<'a>(
-    path: &Path,
-    tensors: impl IntoIterator<Item = (String, F32Tensor<'a>)>,
-    metadata: HashMap<String, String>,
-) -> Result<(), SaveError> {
-    let bytes = safetensors::serialize(tensors, Some(metadata))
-        .map_err(|error| SaveError { path: path.to_owned(), reason: error.to_string() })?;
-    write_atomically(path, &bytes)
-}
-
-/// Writes beside `path`, waits for the disk, renames.
-pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), SaveError> {
-    let temporary = path.with_extension("writing");
-    let write = || -> io::Result<()> {
-        let mut file = fs::File::create(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        // The name is kept only once the folder itself is on disk.
-        path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
-    };
-    write().map_err(|error| {
-        let _ = fs::remove_file(&temporary);
-        SaveError { path: path.to_owned(), reason: error.to_string() }
-    })
+    Ok(state)
 }
