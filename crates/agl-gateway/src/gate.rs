@@ -64,16 +64,20 @@ impl Gate {
             }
             false
         });
-        refused.map_or(Ok(Pass(self)), Err)
+        match refused {
+            Some(state) => Err(state),
+            None => Ok(Pass(self)),
+        }
     }
 
     /// Resolves when the gate is paused, with its state.
     pub async fn paused(&self) -> GateState {
         let mut states = self.0.subscribe();
-        match states.wait_for(|state| state.paused).await {
-            Ok(state) => state.clone(),
+        let paused = states.wait_for(|state| state.paused).await.ok().map(|state| state.clone());
+        match paused {
+            Some(state) => state,
             // The sender is `self`, so it is still there.
-            Err(_) => std::future::pending().await,
+            None => std::future::pending().await,
         }
     }
 }

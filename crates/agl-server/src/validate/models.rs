@@ -1,0 +1,209 @@
+//! The bodies of the API, field by field in the original's order.
+
+use agl_protocol::pyjson::{Dict, Integer, Value};
+use agl_protocol::{RawJson, RolloutState, StatusPatch};
+use agl_store::ModelServer;
+
+use super::fields::{Fields, Read};
+use super::scalars::{integer, state, string};
+use super::{At, Problems, scalars};
+
+/// A rollout to create; the id may still be missing.
+pub(crate) struct RolloutSpec {
+    pub(crate) rollout_id: Option<String>,
+    pub(crate) input: RawJson,
+    pub(crate) is_train: bool,
+    pub(crate) config: RawJson,
+    pub(crate) metadata: RawJson,
+}
+
+/// The body of a patch. `state: null` is told apart, since it is a move to nowhere.
+pub(crate) enum StatusChange {
+    Patch(StatusPatch),
+    StateToNull,
+}
+
+/// The body of `POST /api/rollouts`.
+pub(crate) fn new_rollouts(body: &Value) -> Result<Vec<RolloutSpec>, Problems> {
+    read_list(body, rollout_spec)
+}
+
+/// The body of `POST /api/models`.
+pub(crate) fn model_servers(body: &Value) -> Result<Vec<ModelServer>, Problems> {
+    read_list(body, model_server)
+}
+
+/// The body of `PATCH /api/rollouts/{id}`.
+pub(crate) fn rollout_patch(body: &Value) -> Result<StatusChange, Problems> {
+    let change = read_one(body, |body, at, problems| {
+        let fields = Fields::of_model(body, at, problems)?;
+        Some(fields.nullable("status", problems, status_change))
+    })?;
+    Ok(change.unwrap_or(StatusChange::Patch(StatusPatch::default())))
+}
+
+/// The body of `POST …/events`: type and data.
+pub(crate) fn event(body: &Value) -> Result<(String, RawJson), Problems> {
+    read_one(body, |body, at, problems| {
+        let fields = Fields::of_model(body, at, problems)?;
+        let event_type = fields.required("event_type", problems, string);
+        let data =
+            fields.optional("data", problems, |value, at, problems| dict(value, at, problems).map(|_| value.to_raw()));
+        Some((event_type?, data.unwrap_or_else(RawJson::empty_object)))
+    })
+}
+
+/// The body of `POST /proxy/pause`: seconds and reason.
+pub(crate) fn pause(body: &Value) -> Result<(Integer, Option<String>), Problems> {
+    read_one(body, |body, at, problems| {
+        let fields = Fields::of_model(body, at, problems)?;
+        let retry_after = fields.optional("retry_after_seconds", problems, integer);
+        let reason = fields.nullable("reason", problems, string);
+        Some((retry_after.unwrap_or_else(|| Integer::from(5)), reason))
+    })
+}
+
+fn read_one<T>(body: &Value, read: Read<T>) -> Result<T, Problems> {
+    let mut problems = Problems::default();
+    let value = read(body, &At::BODY, &mut problems);
+    value.filter(|_| problems.is_empty()).ok_or(problems)
+}
+
+fn read_list<T>(body: &Value, read: Read<T>) -> Result<Vec<T>, Problems> {
+    let mut problems = Problems::default();
+    let Value::List(items) = body else {
+        problems.add("list_type", &At::BODY, "Input should be a valid list", body);
+        return Err(problems);
+    };
+    let at = At::BODY;
+    let read = items.iter().enumerate().filter_map(|(index, item)| read(item, &at.index(index), &mut problems));
+    let items = read.collect();
+    if problems.is_empty() { Ok(items) } else { Err(problems) }
+}
+
+fn dict<'a>(value: &'a Value, at: &At<'_>, problems: &mut Problems) -> Option<&'a Dict> {
+    if let Value::Dict(dict) = value {
+        return Some(dict);
+    }
+    problems.add("dict_type", at, "Input should be a valid dictionary", value);
+    None
+}
+
+fn rollout_spec(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<RolloutSpec> {
+    let fields = Fields::of_model(value, at, problems)?;
+    let input = fields.required("input", problems, |value, _, _| Some(value.to_raw()));
+    let is_train = fields.optional("is_train", problems, scalars::boolean).unwrap_or(true);
+    let config = fields.nullable("config", problems, config).unwrap_or_else(default_config);
+    let metadata = fields.nullable("metadata", problems, metadata).unwrap_or_else(|| indexes(None, None));
+    let rollout_id = fields.nullable("rollout_id", problems, string);
+    let raw = |dict: Dict| Value::Dict(dict).to_raw();
+    Some(RolloutSpec { rollout_id, input: input?, is_train, config: raw(config), metadata: raw(metadata) })
+}
+
+/// Integers beyond 64 bits are kept; the default is an hour.
+fn default_config() -> Dict {
+    config_of(None, Value::Null, Value::Null)
+}
+
+fn config_of(timeout_seconds: Option<Integer>, local: Value, k8s: Value) -> Dict {
+    let timeout_seconds = timeout_seconds.unwrap_or_else(|| Integer::from(3600));
+    let fields = [("timeout_seconds", Value::Int(timeout_seconds)), ("local", local), ("k8s", k8s)];
+    fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+fn config(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<Dict> {
+    let fields = Fields::of_model(value, at, problems)?;
+    let timeout_seconds = fields.optional("timeout_seconds", problems, integer);
+    let local = fields.nullable("local", problems, local_config);
+    let k8s = fields.nullable("k8s", problems, k8s_config);
+    Some(config_of(timeout_seconds, local.unwrap_or_default(), k8s.unwrap_or_default()))
+}
+
+fn local_config(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<Value> {
+    let fields = Fields::of_model(value, at, problems)?;
+    let mut local = Dict::new();
+    let agent_class = fields.nullable("agent_class", problems, string);
+    local.insert("agent_class".to_owned(), agent_class.map_or(Value::Null, Value::Str));
+    let env_map = fields.optional("env_map", problems, string_dict);
+    local.insert("env_map".to_owned(), Value::Dict(env_map.unwrap_or_default()));
+    // Ours: shown only when set.
+    if let Some(command) = fields.nullable("command", problems, string_list) {
+        local.insert("command".to_owned(), command);
+    }
+    if let Some(directory) = fields.nullable("working_directory", problems, string) {
+        local.insert("working_directory".to_owned(), Value::Str(directory));
+    }
+    Some(Value::Dict(local))
+}
+
+fn k8s_config(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<Value> {
+    let fields = Fields::of_model(value, at, problems)?;
+    let template = fields.nullable("job_template", problems, string).map_or(Value::Null, Value::Str);
+    Some(Value::Dict([("job_template".to_owned(), template)].into_iter().collect()))
+}
+
+fn string_dict(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<Dict> {
+    let entries = dict(value, at, problems)?;
+    for (key, value) in entries {
+        string(value, &at.key(key), problems);
+    }
+    Some(entries.clone())
+}
+
+fn string_list(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<Value> {
+    let Value::List(items) = value else {
+        problems.add("list_type", at, "Input should be a valid list", value);
+        return None;
+    };
+    for (index, item) in items.iter().enumerate() {
+        string(item, &at.index(index), problems);
+    }
+    Some(value.clone())
+}
+
+/// An object with two known integers and whatever else the trainer notes. The original reads it as one of two types and
+/// says of anything that is no object how it fails as each.
+fn metadata(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<Dict> {
+    if !matches!(value, Value::Dict(_)) {
+        Fields::of_model(value, &at.key("RolloutMetadata"), problems);
+        dict(value, &at.key("dict[str,any]"), problems);
+        return None;
+    }
+    let fields = Fields::of_model(value, at, problems)?;
+    let batch_idx = fields.nullable("batch_idx", problems, integer);
+    let sample_idx = fields.nullable("sample_idx_in_batch", problems, integer);
+    let mut metadata = indexes(batch_idx, sample_idx);
+    for (key, value) in fields.dict() {
+        if !metadata.contains_key(key) {
+            metadata.insert(key.clone(), value.clone());
+        }
+    }
+    Some(metadata)
+}
+
+fn indexes(batch_idx: Option<Integer>, sample_idx_in_batch: Option<Integer>) -> Dict {
+    let fields = [("batch_idx", batch_idx), ("sample_idx_in_batch", sample_idx_in_batch)];
+    fields.into_iter().map(|(key, index)| (key.to_owned(), index.map_or(Value::Null, Value::Int))).collect()
+}
+
+fn model_server(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<ModelServer> {
+    let fields = Fields::of_model(value, at, problems)?;
+    let model = fields.required("model", problems, string);
+    let endpoint = fields.required("endpoint", problems, string);
+    let version = fields.optional("version", problems, integer).unwrap_or_else(|| Integer::from(0));
+    Some(ModelServer { model: model?, endpoint: endpoint?, version })
+}
+
+fn status_change(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<StatusChange> {
+    const KNOWN: [&str; 4] = ["state", "k8s_job_name", "last_attempt_id", "error_message"];
+    let fields = Fields::of_model(value, at, problems)?;
+    let state: Option<Option<RolloutState>> = fields.patched("state", problems, state);
+    let patch = StatusPatch {
+        state: state.flatten(),
+        k8s_job_name: fields.patched("k8s_job_name", problems, string),
+        last_attempt_id: fields.patched("last_attempt_id", problems, string),
+        error_message: fields.patched("error_message", problems, string),
+    };
+    fields.forbid_others(&KNOWN, problems);
+    Some(if state == Some(None) { StatusChange::StateToNull } else { StatusChange::Patch(patch) })
+}
