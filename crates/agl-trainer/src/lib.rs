@@ -1,12 +1,14 @@
 //! Trajectories to rows, advantages, losses and metrics; the rollout manager and the training loop.
 
 pub mod advantage;
+pub mod kl;
 pub mod loss;
 pub mod metrics;
 pub mod padding;
 pub mod precision;
 pub mod rollout;
 pub mod rows;
+pub mod schedule;
 pub mod settings;
 
 pub mod dataset;

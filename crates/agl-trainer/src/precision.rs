@@ -45,6 +45,14 @@ impl Precision {
     }
 }
 
+/// `torch.allclose` of one pair: |a − b| ≤ 1e-8 + 1e-5·|b|; NaN is close to nothing, infinities to themselves only.
+pub(crate) fn is_close(a: f32, b: f32) -> bool {
+    if a.is_infinite() || b.is_infinite() {
+        return a.to_bits() == b.to_bits();
+    }
+    (f64::from(a) - f64::from(b)).abs() <= 1e-8 + 1e-5 * f64::from(b).abs()
+}
+
 #[cfg(test)]
 mod tests {
     use super::Precision::{Bf16, F32};

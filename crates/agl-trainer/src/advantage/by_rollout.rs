@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::{AdvantageError, AdvantageRow, AdvantageSettings, Advantages, Estimator, check_shapes, compute, spread};
 use crate::metrics::Metrics;
+use crate::precision::is_close;
 
 /// How rollouts were split into rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,12 +126,4 @@ impl Rollouts {
             max_rows_per_rollout: self.rows.iter().map(Vec::len).max().unwrap_or(0),
         }
     }
-}
-
-/// `torch.allclose` of one pair: |a − b| ≤ 1e-8 + 1e-5·|b|; NaN is close to nothing, infinities to themselves only.
-fn is_close(a: f32, b: f32) -> bool {
-    if a.is_infinite() || b.is_infinite() {
-        return a.to_bits() == b.to_bits();
-    }
-    (f64::from(a) - f64::from(b)).abs() <= 1e-8 + 1e-5 * f64::from(b).abs()
 }

@@ -9,14 +9,12 @@
 mod aggregate;
 mod cispo;
 mod covariance;
-mod kl;
 mod normalize;
 mod ppo;
 mod soft;
 mod token;
 
 pub use aggregate::{GlobalBatch, LossAggregation, aggregate_loss};
-pub use kl::{KlController, KlEstimate, KlPenalty, UnknownKlPenalty};
 pub use normalize::normalize_advantages_by_rollout;
 
 use serde::{Deserialize, Serialize};

@@ -5,5 +5,6 @@
 
 mod adapter;
 mod advantage;
+mod helpers;
 mod loss;
 mod vectors;

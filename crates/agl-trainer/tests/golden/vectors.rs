@@ -88,14 +88,14 @@ pub(crate) fn close(what: &str, found: f64, recorded: f64, tolerance: f64, scale
     if same { Ok(()) } else { Err(format!("{what}: {found:e} instead of {recorded:e}")) }
 }
 
-/// Matrices agree within `tolerance`, relative to each recorded number or, where it is small, to 1/1000 of the largest.
+/// Matrices agree within `tolerance`, relative to each recorded number or, where it is small, to 1/100 of the largest.
 pub(crate) fn close_matrix(
     what: &str,
     found: &[Vec<f32>],
     recorded: &[Vec<f32>],
     tolerance: f64,
 ) -> Result<(), String> {
-    close_matrix_at_scale(what, found, recorded, tolerance, 1e-3)
+    close_matrix_at_scale(what, found, recorded, tolerance, 1e-2)
 }
 
 /// The same, where small is less than `share` of the largest: 1 for numbers from which a mean was subtracted.

@@ -1,6 +1,8 @@
-//! Estimates of the KL divergence from a reference policy, token by token, and the coefficient they are weighed with.
+//! Estimates of the KL divergence from a reference policy, token by token: as a penalty in the rewards, or in the loss.
 
 use std::str::FromStr;
+
+use crate::metrics::Metrics;
 
 /// Which estimate (verl: `kl_loss_type`, `kl_penalty`), with d = log p − log `p_ref`. See <http://joschu.net/blog/kl-approx.html>.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,4 +111,53 @@ impl KlController {
             *coefficient *= 1.0 + error * steps as f64 / *horizon;
         }
     }
+}
+
+/// What the penalty in the rewards needs of one row; each slice has one number per response token.
+#[derive(Clone, Copy, Debug)]
+pub struct KlRow<'a> {
+    /// Rewards before the penalty (verl: `token_level_scores`).
+    pub scores: &'a [f32],
+    /// Log-probabilities under the policy.
+    pub log_probs: &'a [f32],
+    /// Log-probabilities under the reference policy.
+    pub ref_log_probs: &'a [f32],
+    /// Whether the token was sampled.
+    pub mask: &'a [bool],
+}
+
+/// Rewards minus coefficient · KL on each sampled token, and the controller moved on by what was measured: the mean over
+/// rows of the mean over their tokens. Slices are taken as far as the shortest goes.
+///
+/// Source: verl `apply_kl_penalty`.
+pub fn penalise_rewards(
+    rows: &[KlRow<'_>],
+    penalty: KlPenalty,
+    controller: &mut KlController,
+) -> (Vec<Vec<f32>>, Metrics) {
+    let coefficient = controller.coefficient();
+    let mut row_means = Vec::with_capacity(rows.len());
+    let rewards = rows
+        .iter()
+        .map(|row| {
+            let (mut sum, mut tokens) = (0.0_f64, 0_usize);
+            let of_token = |(((score, p), q), sampled): (((&f32, &f32), &f32), &bool)| {
+                if !sampled {
+                    return *score;
+                }
+                let kl = penalty.of(*p, *q).0;
+                sum += f64::from(kl);
+                tokens += 1;
+                score - coefficient as f32 * kl
+            };
+            let rewards =
+                row.scores.iter().zip(row.log_probs).zip(row.ref_log_probs).zip(row.mask).map(of_token).collect();
+            row_means.push(sum / f64::from(tokens as f32 + 1e-8));
+            rewards
+        })
+        .collect();
+    let kl = row_means.iter().sum::<f64>() / row_means.len() as f64;
+    controller.update(kl, rows.len());
+    let metrics = Metrics::from([("actor/reward_kl_penalty", kl), ("actor/reward_kl_penalty_coeff", coefficient)]);
+    (rewards, metrics)
 }
