@@ -7,6 +7,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use agl_trainer::policy::{Scores, Sequence};
+
 use crate::checkpoint::{self, LoadError, SaveError};
 use crate::kernels::softmax::{chosen_log_prob_backward, entropy, log_softmax_rows};
 use crate::model::{ForwardError, Gradients, Keep, KvCache, LogitsFor, Model, Pass, Segment};
@@ -14,24 +16,6 @@ use crate::optimizer::{AdamW, AdamWConfig, clip_factor, grad_norm};
 
 /// Tokens of one pass when scoring: bounds its memory, and is far more than the threads need to be busy.
 const SCORE_TOKENS: usize = 4096;
-
-/// Tokens of a conversation and which of them to score.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sequence {
-    /// From the first token on.
-    pub tokens: Vec<u32>,
-    /// Indices into `tokens`; starts at 1 at least, since nothing precedes the first token.
-    pub scored: Range<usize>,
-}
-
-/// What the model thinks of the scored tokens of one sequence, given those before each: of `softmax(logits / temperature)`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Scores {
-    /// Log-probability of each token, in nats.
-    pub log_probs: Vec<f32>,
-    /// Entropy of the distribution each token was drawn from, in nats.
-    pub entropy: Vec<f32>,
-}
 
 /// Why sequences could not be scored. No gradient has changed.
 #[derive(Debug, thiserror::Error, PartialEq)]
