@@ -23,10 +23,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::interpolation::{self, InterpolationError};
+use crate::interpolation::{self, InterpolationError, Scope};
 use crate::override_grammar::{Action, Override, OverrideSyntaxError, OverrideValue};
 use crate::secret;
 use crate::suggest;
+use crate::surroundings::Surroundings;
 use crate::tree::{self, Keys, UpdateError};
 use crate::typed::{self, ValueError};
 use crate::value::{Node, Origin, Value};
@@ -312,9 +313,14 @@ impl Config {
         Ok(typed::from_node(&self.resolve()?)?)
     }
 
-    /// The tree with every `${…}` replaced by what it stands for.
+    /// The tree with every `${…}` replaced by what it stands for; environment variables are those of the process.
     pub fn resolve(&self) -> Result<Node, InterpolationError> {
-        interpolation::resolve(&self.root)
+        self.resolve_in(&Surroundings::of_process())
+    }
+
+    /// The tree with every `${…}` replaced by what it stands for.
+    pub fn resolve_in(&self, surroundings: &Surroundings) -> Result<Node, InterpolationError> {
+        interpolation::resolve(Scope { root: &self.root, hydra: None, surroundings })
     }
 
     /// The tree as it was put together, interpolations unresolved.

@@ -4,10 +4,13 @@ mod config;
 mod element;
 mod functions;
 mod interpolation;
+mod interpolation_grammar;
 mod override_grammar;
 mod override_lexer;
+mod resolvers;
 pub mod secret;
 mod suggest;
+mod surroundings;
 mod sweep;
 mod tree;
 mod typed;
@@ -18,9 +21,11 @@ mod yaml_scalar;
 pub use config::{Config, ConfigError, MAX_FILE_BYTES, OverrideError, load_file};
 pub use element::{Element, Quote, escaped, quoted};
 pub use interpolation::InterpolationError;
+pub use interpolation_grammar::MAX_INTERPOLATION_DEPTH;
 pub use override_grammar::{
     Action, MAX_OVERRIDE_BYTES, MAX_OVERRIDE_DEPTH, Override, OverrideSyntaxError, OverrideValue,
 };
+pub use surroundings::Surroundings;
 pub use sweep::{MAX_SWEEP, Number, Range, Sweep};
 pub use tree::{Keys, UpdateError};
 pub use typed::ValueError;

@@ -12,7 +12,6 @@ use crate::element::{self, Element};
 use crate::functions::{self, Call};
 use crate::override_lexer::{self, Kind, NoToken, Token};
 use crate::sweep::Sweep;
-use crate::value::Value;
 
 /// Longest override that is read, in bytes.
 pub const MAX_OVERRIDE_BYTES: usize = 1 << 20;
@@ -278,30 +277,13 @@ fn primitive<'t, 'a: 't>(
         let run = &run[..run.len() - usize::from(run.last().is_some_and(|token| is_space(&token)))];
         match run {
             [] => None,
-            [token] => Some(single(token)),
-            tokens => Some(Element::Text(tokens.iter().map(|token| plain_text(token)).collect())),
+            [token] => Some(match override_lexer::scalar(token) {
+                Some(value) => Element::Scalar(value),
+                None => Element::Text(override_lexer::plain_text(token)),
+            }),
+            tokens => Some(Element::Text(tokens.iter().map(override_lexer::plain_text).collect())),
         }
     })
-}
-
-fn single(token: &Token<'_>) -> Element {
-    let number = token.text.replace('_', "");
-    match token.kind {
-        Kind::Null => Element::Scalar(Value::Null),
-        Kind::Bool => Element::Scalar(Value::Bool(token.text.eq_ignore_ascii_case("true"))),
-        Kind::Int => Value::from_decimal(&number).map_or_else(|| Element::Text(number), Element::Scalar),
-        Kind::Float => {
-            number.parse().map_or_else(|_| Element::Text(number), |number| Element::Scalar(Value::Float(number)))
-        }
-        _ => Element::Text(plain_text(token)),
-    }
-}
-
-fn plain_text(token: &Token<'_>) -> String {
-    match token.kind {
-        Kind::Escape => token.text.chars().skip(1).step_by(2).collect(),
-        _ => token.text.to_owned(),
-    }
 }
 
 /// A token of that kind; its text.

@@ -9,6 +9,8 @@ use winnow::combinator::{alt, not, opt, repeat};
 use winnow::error::EmptyError;
 use winnow::token::{any, one_of, take_while};
 
+use crate::value::Value;
+
 type Result<T> = winnow::Result<T, EmptyError>;
 type Rule = for<'a> fn(&mut &'a str) -> Result<&'a str>;
 
@@ -86,7 +88,25 @@ const VALUE_RULES: &[(Kind, Rule)] = &[
     (Kind::Interpolation, |i| ("${", take_while(1.., |c| c != '}'), '}').take().parse_next(i)),
 ];
 
-const SPACE: [char; 2] = [' ', '\t'];
+/// Inside `${name:…}`: no functions and no `=`. Quotes and nested `${…}` are not tokens there, they hold text again.
+const ARGUMENT_RULES: &[(Kind, Rule)] = &[
+    (Kind::Comma, |i| (spaces, ',', spaces).take().parse_next(i)),
+    (Kind::BracketOpen, |i| ('[', spaces).take().parse_next(i)),
+    (Kind::BracketClose, |i| (spaces, ']').take().parse_next(i)),
+    (Kind::BraceOpen, |i| ('{', spaces).take().parse_next(i)),
+    (Kind::BraceClose, |i| (spaces, '}').take().parse_next(i)),
+    (Kind::Colon, |i| (spaces, ':', spaces).take().parse_next(i)),
+    (Kind::Float, float),
+    (Kind::Int, |i| (sign, unsigned).take().parse_next(i)),
+    (Kind::Bool, |i| alt((caseless("true"), caseless("false"))).parse_next(i)),
+    (Kind::Null, |i| caseless("null").parse_next(i)),
+    (Kind::UnquotedChar, |i| one_of(UNQUOTED).take().parse_next(i)),
+    (Kind::Id, id),
+    (Kind::Escape, escape),
+    (Kind::Space, |i| take_while(1.., SPACE).parse_next(i)),
+];
+
+pub(crate) const SPACE: [char; 2] = [' ', '\t'];
 /// Characters that text without quotes may hold besides letters, digits, `_`, `:` and spaces.
 const UNQUOTED: [char; 11] = ['/', '-', '\\', '+', '.', '$', '%', '*', '@', '?', '|'];
 /// Characters that a backslash protects.
@@ -112,6 +132,31 @@ pub(crate) fn tokens(text: &str) -> std::result::Result<Vec<Token<'_>>, NoToken>
         tokens.push(token);
     }
     Ok(tokens)
+}
+
+/// The value of a token that is null, true/false or a number.
+pub(crate) fn scalar(token: &Token<'_>) -> Option<Value> {
+    let number = || token.text.replace('_', "");
+    match token.kind {
+        Kind::Null => Some(Value::Null),
+        Kind::Bool => Some(Value::Bool(token.text.eq_ignore_ascii_case("true"))),
+        Kind::Int => Value::from_decimal(&number()),
+        Kind::Float => number().parse().ok().map(Value::Float),
+        _ => None,
+    }
+}
+
+/// The text of a token, unescaped.
+pub(crate) fn plain_text(token: &Token<'_>) -> String {
+    match token.kind {
+        Kind::Escape => token.text.chars().skip(1).step_by(2).collect(),
+        _ => token.text.to_owned(),
+    }
+}
+
+/// The next token of an argument of `${name:…}`.
+pub(crate) fn argument_token(text: &str) -> Option<Token<'_>> {
+    longest(ARGUMENT_RULES, text, 0)
 }
 
 fn longest<'a>(rules: &[(Kind, Rule)], text: &'a str, at: usize) -> Option<Token<'a>> {
@@ -170,7 +215,7 @@ fn point_float<'a>(input: &mut &'a str) -> Result<&'a str> {
     alt(((opt(unsigned), '.', digits).take(), (unsigned, '.').take())).parse_next(input)
 }
 
-pub(crate) fn float<'a>(input: &mut &'a str) -> Result<&'a str> {
+fn float<'a>(input: &mut &'a str) -> Result<&'a str> {
     let exponent = (one_of(['e', 'E']), sign, digits);
     let number = alt(((alt((point_float, unsigned)), exponent).take(), point_float, caseless("inf"), caseless("nan")));
     (sign, number).take().parse_next(input)

@@ -141,7 +141,7 @@ fn unknown(map: &Map, key: &str, full_key: &str) -> UpdateError {
 }
 
 /// `a.b[0].c` as `a`, `b`, `0`, `c`.
-fn steps(path: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn steps(path: &str) -> impl Iterator<Item = &str> {
     path.split(['.', '[', ']']).filter(|step| !step.is_empty())
 }
 
@@ -152,8 +152,6 @@ fn push(path: &mut String, step: &str) {
     path.push_str(step);
 }
 
-/// Python's index: negative ones count from the end.
 fn list_index(step: &str, length: usize) -> Option<usize> {
-    let index: i64 = step.parse().ok()?;
-    usize::try_from(if index < 0 { index + length as i64 } else { index }).ok()
+    step.parse().ok().filter(|index| *index < length)
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, Tag};
 
+use crate::interpolation;
 use crate::value::{Key, Map, Node, Origin, Value};
 use crate::yaml_scalar;
 
@@ -144,6 +145,9 @@ impl Reader<'_> {
                 return Err(YamlError::Syntax { at, problem: "a value is expected here".to_owned() });
             }
         };
+        if let Value::Interpolation(_) = value {
+            interpolation::check(&value).map_err(|problem| YamlError::Syntax { at: at.clone(), problem })?;
+        }
         let node = Node::new(value, at);
         if anchor != 0 {
             self.anchors.insert(anchor, node.clone());
@@ -258,7 +262,7 @@ fn size(node: &Node) -> usize {
 }
 
 fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, at: &Origin) -> Result<Value, YamlError> {
-    let Some(tag) = tag else {
+    let Some(tag) = tag.filter(|tag| !is_non_specific(tag)) else {
         return Ok(match style {
             ScalarStyle::Plain => yaml_scalar::plain(text),
             _ => Value::from_text(text),
@@ -283,15 +287,17 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, at: &Origin) -> Res
 
 fn check_collection_tag(tag: Option<&Tag>, expected: &str, at: &Origin) -> Result<(), YamlError> {
     match tag {
-        Some(tag) if core_tag(tag) != Some(expected) => Err(unknown_tag(tag, at)),
+        Some(tag) if !is_non_specific(tag) && core_tag(tag) != Some(expected) => Err(unknown_tag(tag, at)),
         _ => Ok(()),
     }
 }
 
+/// A lone `!`: PyYAML reads the value as if it weren't there.
+fn is_non_specific(tag: &Tag) -> bool {
+    format!("{}{}", tag.handle, tag.suffix) == "!"
+}
+
 fn core_tag(tag: &Tag) -> Option<&str> {
-    if tag.handle == "!" && tag.suffix.is_empty() {
-        return Some("str");
-    }
     tag.is_yaml_core_schema().then_some(tag.suffix.as_str())
 }
 
