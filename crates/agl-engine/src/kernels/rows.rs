@@ -34,44 +34,48 @@ pub(crate) fn add_scaled(target: &mut [f32], factor: f32, source: &[f32]) {
     }
 }
 
-/// Sum of products, in sixteen running sums so that it uses the vector registers.
+/// Running sums of a long reduction: independent, so that they fill the vector registers.
+const LANES: usize = 16;
+
+/// Sum of products.
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut lanes = [0.0f32; 16];
-    let (a_blocks, b_blocks) = (a.chunks_exact(16), b.chunks_exact(16));
-    let rest: f32 = a_blocks.remainder().iter().zip(b_blocks.remainder()).map(|(x, y)| x * y).sum();
-    for (x, y) in a_blocks.zip(b_blocks) {
-        for lane in 0..16 {
-            lanes[lane] += x[lane] * y[lane];
+    let mut lanes = [0.0f32; LANES];
+    let ((a_blocks, a_rest), (b_blocks, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for (a, b) in a_blocks.iter().zip(b_blocks) {
+        for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
+            *lane += a * b;
         }
     }
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
     lanes.iter().sum::<f32>() + rest
 }
 
-/// Sum, in sixteen running sums.
-pub(crate) fn sum(values: &[f32]) -> f32 {
-    let mut lanes = [0.0f32; 16];
-    let blocks = values.chunks_exact(16);
-    let rest: f32 = blocks.remainder().iter().sum();
+/// Sum of `term` over all values.
+#[inline]
+pub(crate) fn sum_of(values: &[f32], term: impl Fn(f32) -> f32) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let (blocks, rest) = values.as_chunks::<LANES>();
     for block in blocks {
-        for lane in 0..16 {
-            lanes[lane] += block[lane];
+        for (lane, value) in lanes.iter_mut().zip(block) {
+            *lane += term(*value);
         }
     }
+    let rest: f32 = rest.iter().map(|value| term(*value)).sum();
     lanes.iter().sum::<f32>() + rest
 }
 
 /// Largest value; negative infinity for none. A NaN is passed over: it shows in the sums instead.
 pub(crate) fn max(values: &[f32]) -> f32 {
-    let mut lanes = [f32::NEG_INFINITY; 16];
-    let blocks = values.chunks_exact(16);
-    let rest = blocks.remainder().iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    // Not `f32::max`: its handling of NaN keeps it from becoming one vector instruction.
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (blocks, rest) = values.as_chunks::<LANES>();
     for block in blocks {
-        for lane in 0..16 {
-            // Not `f32::max`: its handling of NaN keeps it from becoming one vector instruction.
-            lanes[lane] = if block[lane] > lanes[lane] { block[lane] } else { lanes[lane] };
+        for (lane, value) in lanes.iter_mut().zip(block) {
+            *lane = larger(*lane, *value);
         }
     }
-    lanes.iter().copied().fold(rest, f32::max)
+    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, larger)
 }
 
 #[cfg(test)]
@@ -83,7 +87,7 @@ mod tests {
         for len in [0usize, 1, 15, 16, 17, 40] {
             let values: Vec<f32> = (0..len).map(|i| i as f32 - 20.0).collect();
             let expected: f32 = values.iter().sum();
-            assert!((sum(&values) - expected).abs() < 1e-4, "sum of {len}");
+            assert!((sum_of(&values, |v| v) - expected).abs() < 1e-4, "sum of {len}");
             let expected: f32 = values.iter().map(|v| v * v).sum();
             assert!((dot(&values, &values) - expected).abs() < 1e-2, "dot of {len}");
             assert_eq!(max(&values).to_bits(), values.last().copied().unwrap_or(f32::NEG_INFINITY).to_bits());

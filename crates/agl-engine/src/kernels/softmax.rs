@@ -1,7 +1,7 @@
 //! From logits to log-probabilities, and the derivative of a chosen token's log-probability.
 
 use super::exp::exp;
-use super::rows::{for_each_row, max, sum};
+use super::rows::{for_each_row, max, sum_of};
 
 /// Turns a row of logits into log-probabilities of `softmax(logits / temperature)`, in place.
 pub fn log_softmax(logits: &mut [f32], temperature: f32) {
@@ -10,36 +10,15 @@ pub fn log_softmax(logits: &mut [f32], temperature: f32) {
     for z in logits.iter_mut() {
         *z = (*z - top) * inverse;
     }
-    let log_sum = sum_of_exp(logits).ln();
+    let log_sum = sum_of(logits, exp).ln();
     for z in logits.iter_mut() {
         *z -= log_sum;
     }
 }
 
-/// Sixteen running sums, as in [`sum`].
-fn sum_of_exp(values: &[f32]) -> f32 {
-    let mut lanes = [0.0f32; 16];
-    let blocks = values.chunks_exact(16);
-    let rest: f32 = blocks.remainder().iter().map(|v| exp(*v)).sum();
-    for block in blocks {
-        for lane in 0..16 {
-            lanes[lane] += exp(block[lane]);
-        }
-    }
-    lanes.iter().sum::<f32>() + rest
-}
-
 /// Entropy in nats of a row of log-probabilities.
 pub fn entropy(log_probs: &[f32]) -> f32 {
-    let mut lanes = [0.0f32; 16];
-    let blocks = log_probs.chunks_exact(16);
-    let rest: f32 = blocks.remainder().iter().map(|v| exp(*v) * v).sum();
-    for block in blocks {
-        for lane in 0..16 {
-            lanes[lane] += exp(block[lane]) * block[lane];
-        }
-    }
-    -(lanes.iter().sum::<f32>() + rest)
+    -sum_of(log_probs, |z| exp(z) * z)
 }
 
 /// [`log_softmax`] of each row of `[rows, vocab]`.
@@ -77,7 +56,7 @@ pub(crate) fn softmax_scaled(scores: &mut [f32], scale: f32) -> f32 {
     for s in scores.iter_mut() {
         *s = exp(*s * scale - top);
     }
-    let total = sum(scores);
+    let total = sum_of(scores, |s| s);
     let inverse = 1.0 / total;
     for s in scores.iter_mut() {
         *s *= inverse;
