@@ -1,6 +1,7 @@
 //! Hydra and OmegaConf compatible configuration: YAML, override grammar, interpolation.
 
 mod config;
+mod dump;
 mod element;
 mod functions;
 mod interpolation;
@@ -19,6 +20,7 @@ mod yaml;
 mod yaml_scalar;
 
 pub use config::{Config, ConfigError, MAX_FILE_BYTES, OverrideError, load_file};
+pub use dump::to_yaml;
 pub use element::{Element, Quote, escaped, quoted};
 pub use interpolation::InterpolationError;
 pub use interpolation_grammar::MAX_INTERPOLATION_DEPTH;
