@@ -7,12 +7,13 @@ use super::metrics_table::{self, Table};
 use super::run_folder::{Phase, Run, Trajectory, Warning};
 use super::tasks::Tasks;
 use super::template;
+use super::text;
 use crate::numbers;
 
 /// All that the template shows.
 #[derive(Serialize)]
-struct Page<'a> {
-    name: &'a str,
+struct Page {
+    name: String,
     headline: String,
     facts: Vec<Fact>,
     warnings: Vec<String>,
@@ -23,7 +24,7 @@ struct Page<'a> {
     after_title: String,
     tasks: Tasks,
     tables: Vec<Table>,
-    config: Option<&'a str>,
+    config: Option<String>,
 }
 
 /// A figure of the summary.
@@ -42,7 +43,7 @@ pub(super) fn render(run: &Run) -> Result<String, minijinja::Error> {
     template::render(
         "report.html",
         &Page {
-            name: &run.name,
+            name: text::name(&run.name),
             headline: headline(&curve.validation, steps),
             facts: facts(run, &curve.validation),
             warnings: run.warnings.iter().map(Warning::without_folder).collect(),
@@ -52,7 +53,7 @@ pub(super) fn render(run: &Run) -> Result<String, minijinja::Error> {
             after_title: side_title(&run.after),
             tasks: Tasks::pair(&run.before, &run.after),
             tables: metrics_table::tables(&run.records),
-            config: run.config.as_deref(),
+            config: run.config.as_deref().map(text::whole),
         },
     )
 }

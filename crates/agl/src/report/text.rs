@@ -31,6 +31,11 @@ impl Text {
     }
 }
 
+/// A whole file, however long.
+pub(super) fn whole(text: &str) -> String {
+    text.chars().map(visible).collect()
+}
+
 /// A name or a title: one short line.
 pub(super) fn name(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
