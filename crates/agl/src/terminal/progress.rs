@@ -17,7 +17,7 @@ const REDRAW_INTERVAL: Duration = Duration::from_millis(500);
 /// The names of the columns are repeated after so many step lines.
 const STEPS_PER_HEADER: usize = 20;
 
-const BAR: &str = "{prefix:>9.cyan} {bar:24.cyan/dim} {count:>9}  {rate:>8}  {msg}  ETA {eta}";
+const BAR: &str = "{prefix:>9.cyan} {bar:24.cyan/dim} {count:>9}  {rate:>8}  ETA {eta:>4}  {msg}";
 
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,54 +87,45 @@ impl Tick {
 pub struct Progress(Arc<Shared>);
 
 struct Shared {
-    out: Out,
+    /// `None`: plain lines only.
+    bars: Option<MultiProgress>,
+    out: Mutex<Box<dyn Write + Send>>,
     step_lines: Mutex<usize>,
-}
-
-enum Out {
-    Bars(MultiProgress),
-    Lines(Mutex<Box<dyn Write + Send>>),
 }
 
 impl Progress {
     /// On standard error, as `display` says.
     pub fn on_stderr(display: Display) -> Self {
-        match display {
-            Display::Bars => Self::bars(ProgressDrawTarget::stderr()),
-            Display::Lines => Self::lines(Box::new(io::stderr())),
-        }
+        let target = match display {
+            Display::Bars => Some(ProgressDrawTarget::stderr()),
+            Display::Lines => None,
+        };
+        Self::new(target, Box::new(io::stderr()))
     }
 
-    fn bars(target: ProgressDrawTarget) -> Self {
-        Self::new(Out::Bars(MultiProgress::with_draw_target(target)))
-    }
-
-    fn lines(out: Box<dyn Write + Send>) -> Self {
-        Self::new(Out::Lines(Mutex::new(out)))
-    }
-
-    fn new(out: Out) -> Self {
-        Self(Arc::new(Shared { out, step_lines: Mutex::new(0) }))
+    fn new(target: Option<ProgressDrawTarget>, out: Box<dyn Write + Send>) -> Self {
+        let bars = target.map(MultiProgress::with_draw_target);
+        Self(Arc::new(Shared { bars, out: Mutex::new(out), step_lines: Mutex::new(0) }))
     }
 
     /// Begins a phase of `total` rollouts or batches. It ends when the returned value is dropped.
     pub fn begin(&self, phase: Phase, total: u64) -> PhaseProgress {
-        let shown = match &self.0.out {
-            Out::Bars(bars) => {
+        PhaseProgress(match &self.0.bars {
+            Some(bars) => {
                 let bar = bars.add(ProgressBar::new(total).with_style(bar_style()).with_prefix(phase.name()));
                 bar.enable_steady_tick(REDRAW_INTERVAL);
                 Shown::Bar(bar)
             }
-            Out::Lines(_) => Shown::Lines(self.clone(), Heartbeat::new(phase, total, Instant::now())),
-        };
-        PhaseProgress(shown)
+            None => Shown::Lines(self.clone(), Heartbeat::new(phase, total, Instant::now())),
+        })
     }
 
-    /// Prints a line above the bars. What a closed terminal refuses is let go: it must not end a training run.
+    /// Prints a line above the bar. What a closed terminal refuses is let go: it must not end a training run.
     pub fn print_line(&self, line: &str) {
-        let _ = match &self.0.out {
-            Out::Bars(bars) => bars.println(line),
-            Out::Lines(out) => writeln!(out.lock().unwrap_or_else(PoisonError::into_inner), "{line}"),
+        let print = || writeln!(self.0.out.lock().unwrap_or_else(PoisonError::into_inner), "{line}");
+        let _ = match &self.0.bars {
+            Some(bars) => bars.suspend(print),
+            None => print(),
         };
     }
 
@@ -309,12 +300,13 @@ mod tests {
     #[test]
     fn a_bar_shows_count_rate_reward_and_eta() {
         let screen = Screen::default();
-        let progress = Progress::bars(ProgressDrawTarget::term_like(Box::new(screen.clone())));
+        let progress =
+            Progress::new(Some(ProgressDrawTarget::term_like(Box::new(screen.clone()))), Box::new(screen.clone()));
         let mut phase = progress.begin(Phase::Validate, 128);
         phase.update(Tick { done: 64, failed: 1, mean_reward: Some(0.5) });
         progress.print_line("a line above");
         let text = screen.text();
-        for part in ["a line above", "validate ", "━━━", "64/128", "/s", "reward 0.500, 1 failed", "ETA "] {
+        for part in ["a line above\n", "validate ", "━━━", "64/128", "/s", "ETA ", "reward 0.500, 1 failed"] {
             assert!(text.contains(part), "{part:?} is missing in {text:?}");
         }
     }
@@ -322,7 +314,7 @@ mod tests {
     #[test]
     fn a_log_holds_plain_lines_only() {
         let screen = Screen::default();
-        let progress = Progress::lines(Box::new(screen.clone()));
+        let progress = Progress::new(None, Box::new(screen.clone()));
         let mut phase = progress.begin(Phase::Rollouts, 128);
         for done in 0..128 {
             phase.update(Tick { done, ..Tick::default() });
