@@ -21,9 +21,9 @@ pub fn compact(number: u64) -> String {
     number.to_string()
 }
 
-/// A reward or another number of the order of one, with three decimals: `0.312`.
+/// A reward or another number of the order of one, with three decimals: `0.312`; a huge one as [`metric`] spells it.
 pub fn reward(value: f64) -> String {
-    fixed(value, 3)
+    if value.abs() < 1e6 { fixed(value, 3) } else { metric(value) }
 }
 
 /// A share of one in percent: `31.2%`.
@@ -45,15 +45,25 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Any metric, with about four significant digits: `0.03125`, `12,346`, `3.200e-5`.
+/// Any metric, with at most about four significant digits: `0.03125`, `12,346`, `3.2e-5`.
 pub fn metric(value: f64) -> String {
     match value.abs() {
         _ if !value.is_finite() => missing(),
         0.0 => "0".to_owned(),
-        size if !(1e-4..1e12).contains(&size) => format!("{value:.3e}"),
-        _ if value.fract() == 0.0 => fixed(value, 0),
-        size => fixed(value, (3 - size.log10().floor() as i32).clamp(0, 7) as usize),
+        size if !(1e-4..1e12).contains(&size) => {
+            let text = format!("{value:.3e}");
+            let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+            format!("{}e{exponent}", without_trailing_zeros(digits))
+        }
+        size => {
+            let decimals = (3 - size.log10().floor() as i32).clamp(0, 7) as usize;
+            without_trailing_zeros(&fixed(value, decimals)).to_owned()
+        }
     }
+}
+
+fn without_trailing_zeros(decimal: &str) -> &str {
+    if decimal.contains('.') { decimal.trim_end_matches('0').trim_end_matches('.') } else { decimal }
 }
 
 /// What stands for a number that isn't there, or is not finite.
@@ -101,8 +111,8 @@ mod tests {
     #[test]
     fn rewards_and_shares() {
         assert_eq!(
-            [0.3125, -0.5, -0.0004, 1234.5, f64::NAN].map(reward),
-            ["0.312", "-0.500", "0.000", "1,234.500", "–"]
+            [0.3125, -0.5, -0.0004, 1234.5, -2e300, f64::NAN].map(reward),
+            ["0.312", "-0.500", "0.000", "1,234.500", "-2e300", "–"]
         );
         assert_eq!([0.0, 0.3125, 1.0, f64::NAN].map(percent), ["0.0%", "31.2%", "100.0%", "–"]);
     }
@@ -119,8 +129,8 @@ mod tests {
     }
 
     #[test]
-    fn metrics_keep_four_digits() {
+    fn metrics_keep_four_digits_at_most() {
         let spelled = [0.0, 0.031_25, 12.0, 12.3456, 123_456.7, 0.000_032, -0.5, 2e15, f64::NAN].map(metric);
-        assert_eq!(spelled, ["0", "0.03125", "12", "12.35", "123,457", "3.200e-5", "-0.5000", "2.000e15", "–"]);
+        assert_eq!(spelled, ["0", "0.03125", "12", "12.35", "123,457", "3.2e-5", "-0.5", "2e15", "–"]);
     }
 }

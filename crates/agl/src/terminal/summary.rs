@@ -189,7 +189,7 @@ mod tests {
           reward      -2.500        –
           success       0.0%        –
 
-          reward per step  ▁█  (-2.500 to 3.250)
+          reward per step  ▁█  (-2.5 to 3.25)
 
           run folder  runs/first
         ");

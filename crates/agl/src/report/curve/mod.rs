@@ -95,14 +95,10 @@ impl Curve {
 /// A centred moving mean over [`window`] points; near the ends, over those that there are.
 fn smooth(points: &[Point]) -> Vec<Point> {
     let half = window(points.len()) / 2;
-    let mut sums = vec![0.0];
-    sums.extend(points.iter().scan(0.0, |sum, point| {
-        *sum += point.reward;
-        Some(*sum)
-    }));
     let mean_around = |at: usize| {
-        let (from, to) = (at.saturating_sub(half), (at + half + 1).min(points.len()));
-        (sums[to] - sums[from]) / (to - from) as f64
+        let around = &points[at.saturating_sub(half)..(at + half + 1).min(points.len())];
+        // Divided first: the sum of very large numbers is not finite.
+        around.iter().map(|point| point.reward / around.len() as f64).sum()
     };
     points.iter().enumerate().map(|(at, point)| Point { step: point.step, reward: mean_around(at) }).collect()
 }
@@ -152,6 +148,7 @@ mod tests {
         let spike = smooth(&points([0.0, 0.0, 3.0, 0.0, 0.0]));
         assert_eq!(spike, points([0.0, 1.0, 1.0, 1.0, 0.0]));
         assert_eq!(smooth(&[]), []);
+        assert!(smooth(&points([f64::MAX; 9])).iter().all(|point| point.reward.is_finite()));
         assert_eq!([3, 30, 60, 10_000].map(window), [3, 5, 11, 101]);
     }
 
