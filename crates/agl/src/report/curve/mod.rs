@@ -97,8 +97,9 @@ fn smooth(points: &[Point]) -> Vec<Point> {
     let half = window(points.len()) / 2;
     let mean_around = |at: usize| {
         let around = &points[at.saturating_sub(half)..(at + half + 1).min(points.len())];
-        // Divided first: the sum of very large numbers is not finite.
-        around.iter().map(|point| point.reward / around.len() as f64).sum()
+        // Divided first and clamped last: the sum of very large numbers is not finite.
+        let mean: f64 = around.iter().map(|point| point.reward / around.len() as f64).sum();
+        mean.clamp(f64::MIN, f64::MAX)
     };
     points.iter().enumerate().map(|(at, point)| Point { step: point.step, reward: mean_around(at) }).collect()
 }
