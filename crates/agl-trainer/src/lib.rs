@@ -1,6 +1,7 @@
 //! Trajectories to rows, advantages, losses and metrics; the rollout manager and the training loop.
 
 pub mod advantage;
+pub mod correction;
 pub mod kl;
 pub mod loss;
 pub mod metrics;

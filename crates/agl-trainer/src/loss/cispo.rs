@@ -23,16 +23,17 @@ pub(super) fn cispo(rows: &[LossRow<'_>], row_weights: &[f32], settings: &LossSe
     })
 }
 
-/// GPG: −A·log p. It has no metrics.
+/// −A·log p: GPG, and REINFORCE where importance weights are given.
 ///
-/// Sources: <https://arxiv.org/abs/2504.02546>; verl `compute_policy_loss_gpg`.
-pub(super) fn gpg(rows: &[LossRow<'_>], row_weights: &[f32]) -> PolicyLoss {
+/// Sources: <https://arxiv.org/abs/2504.02546>; verl `compute_policy_loss_gpg`, `compute_policy_loss_reinforce`.
+pub(super) fn reinforce(rows: &[LossRow<'_>], row_weights: &[f32]) -> PolicyLoss {
     let mut loss = sum_over_tokens(rows, row_weights, |token| TokenLoss {
-        loss: -token.log_prob * token.advantage,
+        loss: -token.advantage * token.log_prob,
         d_log_prob: -token.advantage,
+        kl: -token.log_ratio(),
         ..TokenLoss::default()
     });
-    loss.metrics.clear();
+    loss.metrics.retain(|name, _| *name == "actor/ppo_kl");
     loss
 }
 

@@ -7,6 +7,7 @@
 //! Formulas and names are those of verl's `POLICY_LOSS_REGISTRY` and of the original's `per_rollout_loss.py`.
 
 mod aggregate;
+mod bypass;
 mod cispo;
 mod covariance;
 mod normalize;
@@ -15,6 +16,7 @@ mod soft;
 mod token;
 
 pub use aggregate::{GlobalBatch, LossAggregation, aggregate_loss};
+pub use bypass::{BypassError, BypassLoss, bypass_loss};
 pub use normalize::normalize_advantages_by_rollout;
 
 use serde::{Deserialize, Serialize};
@@ -188,7 +190,10 @@ pub fn policy_loss(rows: &[LossRow<'_>], settings: &LossSettings) -> Result<Poli
         LossMode::Cispo => cispo::cispo(rows, &settings.aggregated(rows)?, settings),
         LossMode::Gspo => ppo::gspo(rows, &by_sequence().aggregated(rows)?, settings),
         LossMode::Sapo { tau_pos, tau_neg } => soft::sapo(rows, &by_sequence().aggregated(rows)?, tau_pos, tau_neg),
-        LossMode::Gpg => cispo::gpg(rows, &settings.aggregated(rows)?),
+        LossMode::Gpg => {
+            let loss = cispo::reinforce(rows, &settings.aggregated(rows)?);
+            PolicyLoss { metrics: Metrics::new(), ..loss }
+        }
         LossMode::DppoTv => cispo::dppo(rows, &settings.aggregated(rows)?, settings, Divergence::TotalVariation),
         LossMode::DppoKl => cispo::dppo(rows, &settings.aggregated(rows)?, settings, Divergence::BinaryKl),
         LossMode::ClipCov { ratio, lower, upper, seed } => {

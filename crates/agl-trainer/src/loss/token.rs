@@ -60,14 +60,16 @@ pub(super) fn sum_over_tokens(
 ) -> PolicyLoss {
     let mut d_log_probs: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.mask.len()]).collect();
     let mut metrics = TokenMetrics::default();
-    let mut loss = 0.0_f64;
+    let mut row_losses = vec![0.0_f64; rows.len()];
     for token in trained_tokens(rows) {
-        let (weight, importance) = (row_weights[token.row], importance(&rows[token.row], token.place));
+        let importance = importance(&rows[token.row], token.place);
         let of_token = token_loss(token);
-        loss += f64::from(of_token.loss * importance) * f64::from(weight);
-        d_log_probs[token.row][token.place] = of_token.d_log_prob * importance * weight;
+        row_losses[token.row] += f64::from(of_token.loss * importance);
+        d_log_probs[token.row][token.place] = of_token.d_log_prob * importance * row_weights[token.row];
         metrics.count(of_token);
     }
+    // The mean over no token at all is 0 · ∞: NaN, as in verl, with a gradient of 0.
+    let loss: f64 = row_losses.iter().zip(row_weights).map(|(loss, weight)| loss * f64::from(*weight)).sum();
     PolicyLoss { loss: loss as f32, d_log_probs, tokens: metrics.tokens, metrics: metrics.means() }
 }
 

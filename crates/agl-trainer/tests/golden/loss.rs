@@ -1,10 +1,11 @@
 //! Losses, gradients and metrics against verl's and the original's, vector by vector.
 
 use crate::vectors::{close, close_matrix, masks, matrix, number, strings};
+use agl_trainer::correction::CorrectionConfig;
 use agl_trainer::kl::{KlPenalty, UnknownKlPenalty};
 use agl_trainer::loss::{
-    GlobalBatch, LossAggregation, LossMode, LossRow, LossSettings, aggregate_loss, normalize_advantages_by_rollout,
-    policy_loss,
+    BypassLoss, GlobalBatch, LossAggregation, LossMode, LossRow, LossSettings, PolicyLoss, aggregate_loss, bypass_loss,
+    normalize_advantages_by_rollout, policy_loss,
 };
 use serde_json::{Value, json};
 
@@ -26,8 +27,7 @@ fn check(vector: &Value) -> Result<(), String> {
         "policy_loss" => check_policy_loss(vector),
         "agg_loss" => check_aggregation(vector),
         "kl_penalty" => check_kl_penalty(vector),
-        // Rollout correction inside the loss is not there yet.
-        "bypass_loss" => Ok(()),
+        "bypass_loss" => check_bypass_loss(vector),
         kind => Err(format!("unknown kind {kind}")),
     }
 }
@@ -57,40 +57,80 @@ fn check_policy_loss(vector: &Value) -> Result<(), String> {
 }
 
 fn check_policy_loss_as(mode: LossMode, vector: &Value) -> Result<(), String> {
-    let [old, new, advantages] = ["old_log_prob", "log_prob", "advantages"].map(|key| matrix(&vector[key]));
-    let weights = (!vector["rollout_is_weights"].is_null()).then(|| matrix(&vector["rollout_is_weights"]));
-    let masks = masks(&vector["response_mask"]);
-    let rows: Vec<LossRow<'_>> = (0..masks.len())
-        .map(|row| LossRow {
-            old_log_probs: &old[row],
-            log_probs: &new[row],
-            advantages: &advantages[row],
-            mask: &masks[row],
-            rollout_is_weights: weights.as_ref().map(|weights| weights[row].as_slice()),
-        })
-        .collect();
+    let arrays = Arrays::new(vector);
+    let settings = LossSettings { mode, ..settings(vector) };
+    let found = policy_loss(&arrays.rows(), &settings).map_err(|error| error.to_string())?;
+    check_loss(&found, vector)
+}
+
+fn check_bypass_loss(vector: &Value) -> Result<(), String> {
+    let kind = match vector["loss_type"].as_str().unwrap() {
+        "reinforce" => BypassLoss::Reinforce,
+        _ => BypassLoss::PpoClip,
+    };
+    let correction: CorrectionConfig = serde_json::from_value(vector.clone()).map_err(|error| error.to_string())?;
+    let correction = correction.parse().map_err(|error| error.to_string())?;
+    let arrays = Arrays::new(vector);
+    let (found, metrics) =
+        bypass_loss(&arrays.rows(), kind, &correction, &settings(vector)).map_err(|e| e.to_string())?;
+    check_loss(&found, vector)?;
+    crate::correction::check_metrics(&metrics, &vector["metrics"])
+}
+
+/// The arrays of a loss vector.
+struct Arrays {
+    old: Vec<Vec<f32>>,
+    new: Vec<Vec<f32>>,
+    advantages: Vec<Vec<f32>>,
+    masks: Vec<Vec<bool>>,
+    weights: Option<Vec<Vec<f32>>>,
+}
+
+impl Arrays {
+    fn new(vector: &Value) -> Self {
+        let [old, new, advantages] = ["old_log_prob", "log_prob", "advantages"].map(|key| matrix(&vector[key]));
+        let weights = vector.get("rollout_is_weights").filter(|weights| !weights.is_null()).map(matrix);
+        Self { old, new, advantages, masks: masks(&vector["response_mask"]), weights }
+    }
+
+    fn rows(&self) -> Vec<LossRow<'_>> {
+        (0..self.masks.len())
+            .map(|row| LossRow {
+                old_log_probs: &self.old[row],
+                log_probs: &self.new[row],
+                advantages: &self.advantages[row],
+                mask: &self.masks[row],
+                rollout_is_weights: self.weights.as_ref().map(|weights| weights[row].as_slice()),
+            })
+            .collect()
+    }
+}
+
+fn settings(vector: &Value) -> LossSettings {
     let clip = |key: &str, default: f32| vector["clip"].get(key).map_or(default, |value| number(value) as f32);
-    let width = masks[0].len();
-    let settings = LossSettings {
-        mode,
+    let width = vector["response_mask"][0].as_array().unwrap().len();
+    LossSettings {
+        mode: LossMode::default(),
         aggregation: aggregation(&vector["loss_agg_mode"], &Value::Null, width),
         clip_ratio_low: clip("clip_ratio_low", clip("clip_ratio", 0.2)),
         clip_ratio_high: clip("clip_ratio_high", clip("clip_ratio", 0.2)),
         clip_ratio_c: clip("clip_ratio_c", 3.0),
         global_batch: global_batch(&vector["global_batch_info"]),
-    };
-    let found = policy_loss(&rows, &settings).map_err(|error| error.to_string())?;
+    }
+}
 
+fn check_loss(found: &PolicyLoss, vector: &Value) -> Result<(), String> {
     let gradient = matrix(&vector["grad"]);
     close_matrix("grad", &found.d_log_probs, &gradient, 1e-6)?;
     // A sum is no more exact than its terms: where they cancel, torch's own rounding shows.
     let scale = 0.1 * gradient.iter().flatten().map(|value| f64::from(value.abs())).sum::<f64>();
     close("loss", f64::from(found.loss), number(&vector["loss"]), 1e-6, scale)?;
     let recorded = vector["metrics"].as_object().unwrap();
-    if found.metrics.len() != recorded.len() {
+    let of_loss = || recorded.iter().filter(|(name, _)| name.starts_with("actor/"));
+    if found.metrics.len() != of_loss().count() {
         return Err(format!("metrics {:?} instead of {recorded:?}", found.metrics));
     }
-    recorded.iter().try_for_each(|(name, recorded)| {
+    of_loss().try_for_each(|(name, recorded)| {
         let found = found.metrics.get(name.as_str()).ok_or_else(|| format!("no metric {name}"))?;
         // The KL is a mean of numbers of either sign.
         close(name, *found, number(recorded), 1e-6, 0.05)

@@ -5,6 +5,7 @@
 
 mod adapter;
 mod advantage;
+mod correction;
 mod helpers;
 mod loss;
 mod vectors;
