@@ -38,6 +38,11 @@ pub(super) fn observation<'a>(previous: &Triplet, next: &'a Triplet) -> Option<&
     next.prompt_ids.strip_prefix(previous.prompt_ids.as_slice())?.strip_prefix(previous.response_ids.as_slice())
 }
 
+/// All tokens of a call: what was shown and what was sampled.
+pub(super) fn trace(call: &Triplet) -> impl Iterator<Item = u32> {
+    call.prompt_ids.iter().chain(&call.response_ids).copied()
+}
+
 impl<'a> Conversation<'a> {
     /// Each call on its own.
     pub(super) fn each_call(triplets: &'a [Triplet]) -> Vec<Self> {

@@ -10,10 +10,12 @@
 
 mod conversation;
 mod mismatch;
+mod record;
 mod refusal;
 mod stats;
 
-pub use mismatch::{MergeMismatch, MismatchCause};
+pub use mismatch::{MergeMismatch, MismatchCause, MismatchExplanation};
+pub use record::{RECORDS_PER_STEP, TrajectoryRecord, trajectory_records};
 pub use refusal::{RefusedRollout, RowRefusal};
 pub use stats::{AggregationStats, ValidationStats};
 
@@ -134,15 +136,19 @@ pub struct Aggregated {
 /// [`Aggregated::refusals`] for the reasons.
 pub fn aggregate(rollouts: &[CompletedRollout], aggregation: &Aggregation) -> Aggregated {
     let mut out = Aggregated::default();
-    let mut order: Vec<usize> = (0..rollouts.len()).collect();
-    order.sort_by_key(|&place| (rollouts[place].step, rollouts[place].sample_idx_in_step));
-    for place in order {
-        let rollout = &rollouts[place];
+    for (place, rollout) in in_order(rollouts) {
         if let Err(reason) = add_rollout(&mut out, rollout, place, aggregation) {
             out.refusals.push(RefusedRollout::new(rollout, reason));
         }
     }
     out
+}
+
+/// Rollouts with their places, by step and sample; those of one sample stay as they were given.
+fn in_order(rollouts: &[CompletedRollout]) -> impl Iterator<Item = (usize, &CompletedRollout)> {
+    let mut order: Vec<usize> = (0..rollouts.len()).collect();
+    order.sort_by_key(|&place| (rollouts[place].step, rollouts[place].sample_idx_in_step));
+    order.into_iter().map(|place| (place, &rollouts[place]))
 }
 
 fn add_rollout(
@@ -200,5 +206,65 @@ fn add_rollout(
     match refusal {
         Some(reason) if !trainable => Err(reason),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rollout::Triplet;
+
+    fn rollout(prompt: usize, response: usize) -> CompletedRollout {
+        let call = Triplet { prompt_ids: vec![1; prompt], response_ids: vec![2; response], log_probs: None };
+        CompletedRollout {
+            rollout_id: "r7".into(),
+            data_id: "d".into(),
+            step: 0,
+            sample_idx_in_step: 0,
+            final_reward: Some(1.0),
+            triplets: vec![call],
+            state: RolloutState::Succeeded,
+            error_message: None,
+        }
+    }
+
+    fn refusal(rollout: CompletedRollout) -> String {
+        let aggregation = Aggregation {
+            max_prompt_length: 4,
+            max_response_length: 4,
+            max_total_length: Some(6),
+            missing_reward: None,
+            on_failed: OnFailed::Drop,
+            ..Aggregation::new(&TraceAggregatorSettings::default())
+        };
+        let aggregated = aggregate(&[rollout], &aggregation);
+        assert!(aggregated.rows.iter().all(|row| row.is_drop));
+        assert_eq!(aggregated.refusal_metrics().values().sum::<f64>().to_bits(), 1.0_f64.to_bits());
+        aggregated.refusals[0].to_string()
+    }
+
+    #[test]
+    fn a_rollout_without_a_row_says_why_and_the_way_out() {
+        let failed = CompletedRollout {
+            state: RolloutState::Failed,
+            error_message: Some("exit status 1".into()),
+            ..rollout(2, 2)
+        };
+        assert_eq!(refusal(failed), "rollout r7: its agent failed: exit status 1");
+        let unrewarded = CompletedRollout { final_reward: None, ..rollout(2, 2) };
+        assert!(refusal(unrewarded).contains("`trainer.on_missing_reward: fill`"));
+        let silent = CompletedRollout { triplets: Vec::new(), ..rollout(2, 2) };
+        assert!(refusal(silent).contains("no model call with token ids"));
+        assert!(refusal(rollout(2, 0)).contains("none of its model calls sampled a token"));
+        assert_eq!(refusal(rollout(5, 1)), "rollout r7: its prompt has 5 tokens, above `max_prompt_length` 4");
+    }
+
+    #[test]
+    fn a_prompt_that_leaves_no_room_is_told_from_an_empty_answer() {
+        let aggregation =
+            Aggregation { max_total_length: Some(3), ..Aggregation::new(&TraceAggregatorSettings::default()) };
+        let aggregated = aggregate(&[rollout(3, 2)], &aggregation);
+        assert_eq!(aggregated.refusals[0].reason, RowRefusal::NoTrainTokens { truncated: true });
+        assert_eq!((aggregated.stats.truncated_rows, aggregated.stats.skipped_rows), (1, 1));
     }
 }

@@ -61,6 +61,11 @@ impl Aggregated {
         metrics
     }
 
+    /// Rows without log-probabilities. Unless it is 0, the padded batch has none at all.
+    pub fn rows_without_log_probs(&self) -> usize {
+        self.rows.iter().filter(|row| row.rollout_log_probs.is_none()).count()
+    }
+
     /// How many rollouts were refused for each reason, 0 included, as `training/refused/<reason>`.
     pub fn refusal_metrics(&self) -> Metrics {
         RowRefusal::NAMES

@@ -5,9 +5,12 @@ use agl_protocol::RolloutState;
 use agl_trainer::metrics::Metrics;
 use agl_trainer::padding::{PaddedBatch, Padding, pad};
 use agl_trainer::rollout::{CompletedRollout, Triplet};
-use agl_trainer::rows::{Aggregated, Aggregation, LogProbCheck, Row, ValidationStats, aggregate};
+use agl_trainer::rows::{
+    Aggregated, Aggregation, LogProbCheck, RECORDS_PER_STEP, Row, RowRefusal, ValidationStats, aggregate,
+    trajectory_records,
+};
 use agl_trainer::settings::{AggregationLevel, OnFailed};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[test]
 fn rows_and_tensors_are_those_of_the_original() {
@@ -36,6 +39,8 @@ fn check(vector: &Value) -> Result<(), String> {
     };
     let aggregated = aggregate(&rollouts, &aggregation);
     check_mismatches(&aggregated, &rollouts, vector)?;
+    check_records(&rollouts, fill, &vector["trajectory_records"])?;
+    check_warnings(&aggregated, vector["stdout"].as_array().unwrap())?;
     check_exactness(&aggregated, &rollouts, &aggregation)?;
 
     let padding = Padding {
@@ -106,7 +111,11 @@ fn check_tensors(batch: &PaddedBatch, recorded: &Value) -> Result<(), String> {
     }
     for (name, found) in tensors {
         let data = recorded.get(name).map(|tensor| flatten(&tensor["data"]));
-        if found != data {
+        let bits = |values: &Option<Vec<f32>>| {
+            // Adding 0 makes one of both zeros.
+            values.as_ref().map(|values| values.iter().map(|value| (value + 0.0).to_bits()).collect::<Vec<u32>>())
+        };
+        if bits(&found) != bits(&data) {
             return Err(format!("{name}: {found:?} instead of {data:?}"));
         }
     }
@@ -152,8 +161,7 @@ fn check_mismatches(found: &Aggregated, rollouts: &[CompletedRollout], vector: &
     for (mismatch, recorded) in found.mismatches.iter().zip(recorded) {
         let trace = |turn: usize| {
             let call = &rollouts[mismatch.rollout].triplets[turn];
-            let ids = call.prompt_ids.iter().chain(&call.response_ids);
-            ids.map(ToString::to_string).collect::<Vec<_>>().join(" ")
+            as_text(&[call.prompt_ids.clone(), call.response_ids.clone()].concat())
         };
         let mut row = recorded.clone();
         row["rollout_id"] = mismatch.rollout_id.clone().into();
@@ -170,6 +178,42 @@ fn check_mismatches(found: &Aggregated, rollouts: &[CompletedRollout], vector: &
         }
     }
     Ok(())
+}
+
+fn check_records(rollouts: &[CompletedRollout], fill: f64, recorded: &Value) -> Result<(), String> {
+    let records: Vec<Value> = trajectory_records(rollouts, fill, RECORDS_PER_STEP)
+        .iter()
+        .map(|record| {
+            json!({
+                "rollout_id": record.rollout_id,
+                "reward": record.reward,
+                "prompt": as_text(record.prompt_ids),
+                "response": as_text(record.response_ids),
+            })
+        })
+        .collect();
+    if recorded.is_null() || Value::from(records.clone()) == *recorded {
+        return Ok(());
+    }
+    Err(format!("trajectory_records: {records:?} instead of {recorded}"))
+}
+
+/// Ids as the original writes them when it has no tokenizer.
+fn as_text(ids: &[u32]) -> String {
+    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// What the original prints is a refusal or a count here.
+fn check_warnings(found: &Aggregated, recorded: &[Value]) -> Result<(), String> {
+    let without_calls = found.refusals.iter().filter(|refused| refused.reason == RowRefusal::NoTriplets);
+    let mut warnings: Vec<String> = without_calls
+        .map(|refused| format!("Warning: No triplets found for training rollout {}, skipping.", refused.rollout_id))
+        .collect();
+    let missing = found.rows_without_log_probs();
+    if 0 < missing && missing < found.rows.len() {
+        warnings.push("Warning: Mixed rollout log_probs availability, omitting rollout_log_probs from batch.".into());
+    }
+    if warnings == recorded { Ok(()) } else { Err(format!("warnings {warnings:?} instead of {recorded:?}")) }
 }
 
 /// By our own rule a row is the same but for log-probabilities, and these are each its token's own.

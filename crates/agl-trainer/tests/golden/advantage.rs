@@ -24,13 +24,12 @@ fn check(vector: &Value) -> Result<(), String> {
     let groups = vector.get("uid").filter(|uid| !uid.is_null()).map(strings);
     let rollout_ids = vector.get("rollout_id").filter(|ids| !ids.is_null()).map(strings);
     let recorded_error = vector.pointer("/error/message").and_then(Value::as_str);
-    let (Some(groups), Some(rollout_ids)) = (groups, rollout_ids) else {
-        // Rows here always have both: the case can't be written down.
-        return recorded_error.map(|_| ()).ok_or_else(|| "neither ids nor an error".into());
-    };
-    if recorded_error.is_some_and(|message| message.contains("requires rollout_id_list")) {
+    // A row here always has its group and its rollout, one each.
+    let unthinkable = ["requires rollout_id_list", "requires uid or data_id_list", "must match batch length"];
+    if recorded_error.is_some_and(|message| unthinkable.iter().any(|part| message.contains(part))) {
         return Ok(());
     }
+    let (Some(groups), Some(rollout_ids)) = (groups, rollout_ids) else { return Err("no ids".into()) };
     let masks = masks(&vector["response_mask"]);
     let rewards = matrix(&vector["token_level_rewards_bf16"]);
     let values = vector.get("values").map(matrix);
