@@ -58,7 +58,9 @@ fn decode(bencher: Bencher<'_, '_>, config: LlamaConfig, sequences: usize, past:
     };
     forward(&tokens(past, model.config.vocab_size, 1), &mut caches);
     bencher.counter(ItemsCount::new(sequences)).bench_local(|| {
-        caches.iter_mut().for_each(|cache| cache.truncate(past));
+        for cache in &mut caches {
+            cache.truncate(past);
+        }
         forward(&[5], &mut caches)
     });
 }

@@ -52,6 +52,22 @@ pub(crate) fn block<S: RawData>(
     matrix
 }
 
+/// Cuts a matrix along `axis` into pieces of these lengths, so that each can go to another thread.
+pub(crate) fn cut(
+    matrix: ArrayViewMut2<'_, f32>,
+    axis: Axis,
+    lengths: impl IntoIterator<Item = usize>,
+) -> Vec<ArrayViewMut2<'_, f32>> {
+    let mut pieces = Vec::new();
+    let mut rest = matrix;
+    for length in lengths {
+        let (piece, after) = rest.split_at(axis, length);
+        pieces.push(piece);
+        rest = after;
+    }
+    pieces
+}
+
 /// `out = a b` on the calling thread.
 pub(crate) fn matmul_serial(a: ArrayView2<f32>, b: ArrayView2<f32>, write: Write, mut out: ArrayViewMut2<f32>) {
     let beta = if write == Write::Accumulate { 1.0 } else { 0.0 };

@@ -94,7 +94,7 @@ pub(crate) fn small_config(kv_heads: usize, tied: bool, model_type: &str) -> Lla
 
 /// A random model whose norms and biases are random too, so that each of them matters.
 pub(crate) fn small_model(config: LlamaConfig, seed: u64) -> Model {
-    let mut model = Model::random(config, 0.3, seed);
+    let mut model = Model::random(config, 0.2, seed);
     let weights = std::sync::Arc::make_mut(&mut model.weights);
     for spec in weights.layout().clone().tensors().iter().filter(|spec| spec.shape.len() == 1) {
         for (index, value) in weights.values_mut()[spec.range.clone()].iter_mut().enumerate() {
