@@ -1,10 +1,14 @@
 //! The embedded policy: tokenizer, transformer, sampler, OpenAI server, optimiser, checkpoints.
 
+pub mod chat;
 pub mod checkpoint;
 mod kernels;
 pub mod learner;
 pub mod model;
 pub mod optimizer;
+pub mod sampler;
+pub mod scheduler;
+pub mod tokenizer;
 
 pub use checkpoint::{load_model, save_model};
 pub use kernels::softmax::{entropy, log_softmax};
