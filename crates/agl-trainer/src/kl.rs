@@ -126,38 +126,46 @@ pub struct KlRow<'a> {
     pub mask: &'a [bool],
 }
 
+/// A row whose slices are not one per token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("row {row}: scores, log_probs, ref_log_probs and mask have {lengths:?} entries; each needs one per token")]
+pub struct KlShapeError {
+    /// Place of the row.
+    pub row: usize,
+    /// Lengths of scores, log-probabilities, reference log-probabilities and mask.
+    pub lengths: [usize; 4],
+}
+
 /// Rewards minus coefficient · KL on each sampled token, and the controller moved on by what was measured: the mean over
-/// rows of the mean over their tokens. Slices are taken as far as the shortest goes.
+/// rows of the mean over their tokens.
 ///
 /// Source: verl `apply_kl_penalty`.
 pub fn penalise_rewards(
     rows: &[KlRow<'_>],
     penalty: KlPenalty,
     controller: &mut KlController,
-) -> (Vec<Vec<f32>>, Metrics) {
+) -> Result<(Vec<Vec<f32>>, Metrics), KlShapeError> {
     let coefficient = controller.coefficient();
     let mut row_means = Vec::with_capacity(rows.len());
-    let rewards = rows
-        .iter()
-        .map(|row| {
-            let (mut sum, mut tokens) = (0.0_f64, 0_usize);
-            let of_token = |(((score, p), q), sampled): (((&f32, &f32), &f32), &bool)| {
-                if !sampled {
-                    return *score;
-                }
-                let kl = penalty.of(*p, *q).0;
-                sum += f64::from(kl);
-                tokens += 1;
-                score - coefficient as f32 * kl
-            };
-            let rewards =
-                row.scores.iter().zip(row.log_probs).zip(row.ref_log_probs).zip(row.mask).map(of_token).collect();
-            row_means.push(sum / f64::from(tokens as f32 + 1e-8));
-            rewards
-        })
-        .collect();
+    let mut rewards = Vec::with_capacity(rows.len());
+    for (place, row) in rows.iter().enumerate() {
+        let lengths = [row.scores.len(), row.log_probs.len(), row.ref_log_probs.len(), row.mask.len()];
+        if lengths != [row.mask.len(); 4] {
+            return Err(KlShapeError { row: place, lengths });
+        }
+        let (mut sum, mut tokens) = (0.0_f64, 0_usize);
+        let mut of_row = row.scores.to_vec();
+        for t in (0..row.mask.len()).filter(|t| row.mask[*t]) {
+            let kl = penalty.of(row.log_probs[t], row.ref_log_probs[t]).0;
+            of_row[t] -= coefficient as f32 * kl;
+            sum += f64::from(kl);
+            tokens += 1;
+        }
+        row_means.push(sum / f64::from(tokens as f32 + 1e-8));
+        rewards.push(of_row);
+    }
     let kl = row_means.iter().sum::<f64>() / row_means.len() as f64;
     controller.update(kl, rows.len());
     let metrics = Metrics::from([("actor/reward_kl_penalty", kl), ("actor/reward_kl_penalty_coeff", coefficient)]);
-    (rewards, metrics)
+    Ok((rewards, metrics))
 }

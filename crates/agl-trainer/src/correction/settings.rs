@@ -273,7 +273,7 @@ impl Bounds {
                 }
             }
         };
-        if upper <= 0.0 {
+        if upper.is_nan() || upper <= 0.0 {
             return Err(Error::NotPositive { bound: "upper", value: upper });
         }
         match lower {
@@ -350,5 +350,42 @@ fn upper_bound(name: &'static str, spec: &str) -> Result<f64, Error> {
 }
 
 fn float(text: &str) -> Option<f64> {
-    text.trim().parse().ok()
+    text.trim().parse().ok().filter(|number: &f64| !number.is_nan())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(rollout_rs: &str, threshold: &str) -> Result<Vec<Criterion>, Error> {
+        let config = CorrectionConfig {
+            rollout_rs: Some(rollout_rs.into()),
+            rollout_rs_threshold: Some(Threshold::Text(threshold.into())),
+            ..CorrectionConfig::default()
+        };
+        config.parse().map(|correction| correction.rejection)
+    }
+
+    #[test]
+    fn one_threshold_serves_all_criteria_and_one_ratio_means_both_ways() {
+        let criteria = parse("token_k1, seq_mean_k3,token_k1", "1.25").unwrap();
+        assert_eq!(criteria.iter().map(Criterion::name).collect::<Vec<_>>(), ["token_k1", "seq_mean_k3"]);
+        let ln = 1.25_f64.ln();
+        assert!((criteria[0].upper - ln).abs() < 1e-12 && (criteria[0].lower.unwrap() + ln).abs() < 1e-12);
+        assert_eq!((criteria[1].lower, criteria[1].upper), (None, 1.25));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_what_was_written() {
+        let refused = |rollout_rs: &str, threshold: &str| parse(rollout_rs, threshold).unwrap_err().to_string();
+        assert_eq!(refused("token_k2", "x"), "Invalid numeric threshold 'x' for option 'token_k2'.");
+        assert_eq!(refused("token_k1", "0_2"), "Threshold for option 'token_k1' must be positive, got 0_2.");
+        assert!(refused("token_k2,token_k3,seq_sum_k2", "1,2").contains("exactly 3 thresholds"));
+        assert!(refused(" , ", "1").contains("at least one valid option"));
+        assert!(refused("token_k2", ",").contains("at least one threshold"));
+        let bounds = |text: &str| Bounds::parse(&Threshold::Text(text.into()));
+        assert_eq!(bounds(" 0.5_2 "), Ok(Bounds::Zero { lower: 0.5, upper: 2.0 }));
+        assert_eq!(bounds("a_2").unwrap_err().to_string(), "Invalid rollout_is_threshold 'a_2'.");
+        assert_eq!(bounds(" "), Err(Error::EmptyThreshold));
+    }
 }

@@ -40,7 +40,7 @@ pub(super) fn clamped_std(values: &[f32], lower: f32, upper: f32) -> f32 {
     if values.len() < 2 {
         return 0.0;
     }
-    let clamped = || values.iter().map(|value| value.clamp(lower, upper));
+    let clamped = || values.iter().map(|value| value.max(lower).min(upper));
     let mean = masked_mean(clamped());
     let squares = masked_mean(clamped().map(|value| value * value));
     (squares - mean * mean).max(0.0).sqrt()

@@ -134,7 +134,7 @@ fn put_row_metrics(row_means: &[f32], bounds: Bounds, metrics: &mut Named) {
 
 /// 1 / mean of (w / mean w)², as a share of the tokens: 1 when all weights are the same, 0 when all are 0.
 fn effective_sample_size(weights: &[f32], upper: f32) -> f64 {
-    let clamped = || weights.iter().map(|weight| weight.clamp(0.0, upper));
+    let clamped = || weights.iter().map(|weight| weight.min(upper));
     let mean = masked_mean(clamped()) + 1e-8;
     let squares = masked_mean(clamped().map(|weight| (weight / mean) * (weight / mean)));
     if squares == 0.0 { 0.0 } else { 1.0 / f64::from(squares) }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::LossError;
+use super::{LossError, check_length};
 
 /// How token losses become one number (verl: `loss_agg_mode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +53,9 @@ impl LossAggregation {
             let tokens = known(batch.tokens, trained.iter().sum(), "tokens")?;
             return Ok(vec![dp_size / tokens; masks.len()]);
         }
+        if self == (Self::SeqMeanTokenSumNorm { horizon: 0 }) {
+            return Err(LossError::Setting { name: "horizon", rule: "at least 1", value: 0.0 });
+        }
         let rows = known(batch.rows, trained.iter().filter(|tokens| **tokens > 0).count(), "rows")?;
         let per_row = dp_size / rows;
         Ok(match self {
@@ -77,7 +80,8 @@ pub fn aggregate_loss(
     }
     let weights = aggregation.row_weights(masks, batch)?;
     let mut total = 0.0_f64;
-    for ((losses, mask), weight) in losses.iter().zip(masks).zip(weights) {
+    for (row, ((losses, mask), weight)) in losses.iter().zip(masks).zip(weights).enumerate() {
+        check_length(row, "losses", losses.len(), mask.len())?;
         let trained = losses.iter().zip(*mask).filter(|(_, trained)| **trained);
         total += trained.map(|(loss, _)| f64::from(*loss)).sum::<f64>() * f64::from(weight);
     }

@@ -182,10 +182,11 @@ pub enum LossError {
 /// Source: verl `get_policy_loss_fn(loss_mode)`; the formula is at each mode's function.
 pub fn policy_loss(rows: &[LossRow<'_>], settings: &LossSettings) -> Result<PolicyLoss, LossError> {
     check_shapes(rows)?;
+    settings.check()?;
     let by_sequence = || LossSettings { aggregation: LossAggregation::SeqMeanTokenMean, ..*settings };
     Ok(match settings.mode {
-        LossMode::PerRolloutMean => ppo::clipped(rows, &settings.summed(rows), settings)?,
-        LossMode::Vanilla => ppo::clipped(rows, &settings.aggregated(rows)?, settings)?,
+        LossMode::PerRolloutMean => ppo::clipped(rows, &settings.summed(rows), settings),
+        LossMode::Vanilla => ppo::clipped(rows, &settings.aggregated(rows)?, settings),
         LossMode::CispoPerRolloutMean => cispo::cispo(rows, &settings.summed(rows), settings),
         LossMode::Cispo => cispo::cispo(rows, &settings.aggregated(rows)?, settings),
         LossMode::Gspo => ppo::gspo(rows, &by_sequence().aggregated(rows)?, settings),
@@ -219,28 +220,109 @@ impl LossSettings {
         self.aggregation.row_weights(&masks, &self.global_batch)
     }
 
-    /// Refuses a bound that would cut into the loss itself.
-    fn check_clip_ratio_c(&self) -> Result<(), LossError> {
-        if self.clip_ratio_c > 1.0 {
-            return Ok(());
-        }
-        Err(LossError::Setting { name: "clip_ratio_c", rule: "greater than 1.0", value: self.clip_ratio_c })
+    /// Refuses clip ranges that don't hold 1, and a dual clip that would cut into the loss itself.
+    fn check(&self) -> Result<(), LossError> {
+        let check = |holds: bool, name: &'static str, rule: &'static str, value: f32| {
+            if holds { Ok(()) } else { Err(LossError::Setting { name, rule, value }) }
+        };
+        check(self.clip_ratio_low >= 0.0, "clip_ratio_low", "0 or more", self.clip_ratio_low)?;
+        check(self.clip_ratio_high >= 0.0, "clip_ratio_high", "0 or more", self.clip_ratio_high)?;
+        check(self.clip_ratio_c > 1.0, "clip_ratio_c", "greater than 1.0", self.clip_ratio_c)
     }
 }
 
 fn check_shapes(rows: &[LossRow<'_>]) -> Result<(), LossError> {
     for (place, row) in rows.iter().enumerate() {
         let tokens = row.mask.len();
-        for (field, found) in [
-            ("old_log_probs", row.old_log_probs.len()),
-            ("log_probs", row.log_probs.len()),
-            ("advantages", row.advantages.len()),
-            ("rollout_is_weights", row.rollout_is_weights.map_or(tokens, <[f32]>::len)),
-        ] {
-            if found != tokens {
-                return Err(LossError::Shape { row: place, field, found, tokens });
-            }
-        }
+        check_length(place, "old_log_probs", row.old_log_probs.len(), tokens)?;
+        check_length(place, "log_probs", row.log_probs.len(), tokens)?;
+        check_length(place, "advantages", row.advantages.len(), tokens)?;
+        check_length(place, "rollout_is_weights", row.rollout_is_weights.map_or(tokens, <[f32]>::len), tokens)?;
     }
     Ok(())
+}
+
+fn check_length(row: usize, field: &'static str, found: usize, tokens: usize) -> Result<(), LossError> {
+    if found == tokens { Ok(()) } else { Err(LossError::Shape { row, field, found, tokens }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one_token(old: f32, new: f32, advantage: f32, settings: &LossSettings) -> Result<PolicyLoss, LossError> {
+        let row = LossRow {
+            old_log_probs: &[old],
+            log_probs: &[new],
+            advantages: &[advantage],
+            mask: &[true],
+            rollout_is_weights: None,
+        };
+        policy_loss(&[row], settings)
+    }
+
+    #[test]
+    fn ratios_beyond_reason_stay_finite_and_get_no_gradient() {
+        for (mode, log_bound) in [(LossMode::Vanilla, 20.0_f32), (LossMode::Gspo, 10.0)] {
+            // Far above 1 with a negative advantage: the one place where PPO does not clip.
+            let settings = LossSettings { mode, clip_ratio_c: f32::INFINITY, ..LossSettings::default() };
+            let found = one_token(-90.0, 0.0, -2.0, &settings).unwrap();
+            assert!((found.loss / (2.0 * log_bound.exp()) - 1.0).abs() < 1e-6, "{mode:?}: {}", found.loss);
+            assert_eq!(found.d_log_probs, [[0.0]], "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn dual_clip_bounds_the_loss_of_what_got_likelier_though_it_was_bad() {
+        let settings = LossSettings { mode: LossMode::Vanilla, ..LossSettings::default() };
+        let bounded = one_token(-3.0, 0.0, -2.0, &settings).unwrap();
+        assert!((bounded.loss - 2.0 * 3.0).abs() < 1e-6);
+        assert_eq!(bounded.d_log_probs, [[0.0]]);
+        assert!((bounded.metrics["actor/pg_clipfrac_lower"] - 1.0).abs() < 1e-6);
+        assert_eq!(bounded.tokens, 1);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_name() {
+        let refused = |settings: LossSettings| one_token(0.0, 0.0, 1.0, &settings).unwrap_err().to_string();
+        let defaults = LossSettings { mode: LossMode::Vanilla, ..LossSettings::default() };
+        assert_eq!(
+            refused(LossSettings { clip_ratio_c: 1.0, ..defaults }),
+            "clip_ratio_c must be greater than 1.0, got 1"
+        );
+        assert_eq!(
+            refused(LossSettings { clip_ratio_low: f32::NAN, ..defaults }),
+            "clip_ratio_low must be 0 or more, got NaN"
+        );
+        let two_workers = GlobalBatch { dp_size: 2, ..GlobalBatch::default() };
+        assert_eq!(
+            refused(LossSettings { global_batch: two_workers, ..defaults }),
+            "global_batch.tokens is required when dp_size > 1"
+        );
+        let row = LossRow {
+            old_log_probs: &[0.0],
+            log_probs: &[0.0, 0.0],
+            advantages: &[0.0],
+            mask: &[true],
+            rollout_is_weights: None,
+        };
+        let error = policy_loss(&[row], &defaults).unwrap_err().to_string();
+        assert_eq!(error, "row 0: log_probs has 2 numbers for a mask of 1 tokens");
+    }
+
+    #[test]
+    fn the_mean_over_no_token_is_nan_and_moves_nothing() {
+        let row = LossRow {
+            old_log_probs: &[0.0],
+            log_probs: &[0.0],
+            advantages: &[1.0],
+            mask: &[false],
+            rollout_is_weights: None,
+        };
+        let mean = policy_loss(&[row], &LossSettings { mode: LossMode::Vanilla, ..LossSettings::default() }).unwrap();
+        assert!(mean.loss.is_nan());
+        assert_eq!(mean.d_log_probs, [[0.0]]);
+        let sum = policy_loss(&[row], &LossSettings::default()).unwrap();
+        assert_eq!((sum.loss.to_bits(), sum.tokens), (0.0_f32.to_bits(), 0));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::LossError;
+use super::{LossError, check_length};
 
 /// Divides each row's advantages by the trained tokens of its whole rollout (all its rows together) times
 /// `num_trained_rows`, so that the plain sum over all tokens of a training step is the mean over rows of what each rollout
@@ -25,6 +25,9 @@ pub fn normalize_advantages_by_rollout(
     }
     if num_trained_rows == 0 {
         return Err(LossError::Setting { name: "num_trained_rows", rule: "positive", value: 0.0 });
+    }
+    for (row, (advantages, mask)) in advantages.iter().zip(masks).enumerate() {
+        check_length(row, "advantages", advantages.len(), mask.len())?;
     }
     let mut tokens: HashMap<&str, usize> = HashMap::new();
     for (mask, rollout_id) in masks.iter().zip(rollout_ids) {

@@ -1,19 +1,14 @@
 //! Clipped PPO with dual clip, a token at a time or a row at a time.
 
 use super::token::{TokenLoss, sum_over_tokens, trained_tokens};
-use super::{LossError, LossRow, LossSettings, PolicyLoss};
+use super::{LossRow, LossSettings, PolicyLoss};
 
 /// With ratio ρ = exp(log p − log p_old): max(−A·ρ, −A·clip(ρ, 1 − ε_low, 1 + ε_high)), and no more than −A·c where A < 0.
 ///
 /// Sources: <https://arxiv.org/abs/1707.06347>, <https://arxiv.org/abs/1912.09729>; verl `compute_policy_loss_vanilla`, the
 /// original's `compute_policy_loss_per_rollout_mean`.
-pub(super) fn clipped(
-    rows: &[LossRow<'_>],
-    row_weights: &[f32],
-    settings: &LossSettings,
-) -> Result<PolicyLoss, LossError> {
-    settings.check_clip_ratio_c()?;
-    Ok(sum_over_tokens(rows, row_weights, |token| {
+pub(super) fn clipped(rows: &[LossRow<'_>], row_weights: &[f32], settings: &LossSettings) -> PolicyLoss {
+    sum_over_tokens(rows, row_weights, |token| {
         let log_ratio = token.clamped_log_ratio();
         let of_token = clipped_token(token.advantage, log_ratio.exp(), settings);
         let bound = -token.advantage * settings.clip_ratio_c;
@@ -25,7 +20,7 @@ pub(super) fn clipped(
             clipped_lower: at_bound,
             ..of_token
         }
-    }))
+    })
 }
 
 /// GSPO: one ratio a row, s = exp(mean over its tokens of log ρ), at most e¹⁰; clipped as in PPO. The gradient of log s is

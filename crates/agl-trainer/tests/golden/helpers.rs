@@ -69,7 +69,7 @@ fn check_groups(vector: &Value) -> Result<(), String> {
                 // verl's own defaults.
                 _ => KlController::Adaptive { coefficient, target: 0.1, horizon: HORIZON },
             };
-            let (rewards, metrics) = penalise_rewards(&rows, penalty.parse().unwrap(), &mut controller);
+            let (rewards, metrics) = penalise_rewards(&rows, penalty.parse().unwrap(), &mut controller).unwrap();
             // A reward of about 1 less a small penalty: torch's own rounding of e^d shows in the penalty.
             close_matrix_at_scale("rewards", &rewards, &matrix(&recorded["rewards"]), 1e-6, 1.0)?;
             check_metrics(&metrics, &recorded["metrics"])?;
