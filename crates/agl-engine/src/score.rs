@@ -7,8 +7,10 @@ use agl_trainer::policy::{Scores, Sequence};
 use crate::kernels::softmax::{chosen_log_prob_backward, entropy, log_softmax_rows};
 use crate::model::{ForwardError, Gradients, Keep, KvCache, LogitsFor, Model, Pass, Segment};
 
-/// Tokens of one pass when scoring: bounds its memory, and is far more than the threads need to be busy.
-const SCORE_TOKENS: usize = 4096;
+/// Tokens of one pass when scoring: far more than the threads need to be busy.
+const PASS_TOKENS: usize = 4096;
+/// Logits of one pass when scoring, the most of its memory: a quarter of a gigabyte.
+const PASS_LOGITS: usize = 1 << 26;
 
 /// Why sequences could not be scored. No gradient has changed.
 #[derive(Debug, thiserror::Error, PartialEq)]
@@ -46,13 +48,14 @@ impl Model {
     /// Long lists go through in several passes.
     pub fn score(&self, sequences: &[Sequence], temperature: f32) -> Result<Vec<Scores>, ScoreError> {
         check(self, sequences, temperature)?;
+        let most = PASS_TOKENS.min(PASS_LOGITS / self.config.vocab_size);
         let mut scores = Vec::with_capacity(sequences.len());
         let mut rest = sequences;
         while !rest.is_empty() {
             let mut tokens = 0;
             let fits = rest.iter().take_while(|sequence| {
                 tokens += sequence.tokens.len();
-                tokens <= SCORE_TOKENS
+                tokens <= most
             });
             let (now, later) = rest.split_at(fits.count().max(1));
             scores.extend(Evaluation::run(self, now, temperature, Keep::Nothing)?.scores(now));

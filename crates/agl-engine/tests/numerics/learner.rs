@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use agl_engine::learner::ScoreError;
 use agl_engine::model::ForwardError;
+use agl_engine::score::ScoreError;
 use agl_engine::{
     AdamWConfig, KvCache, Learner, LogitsFor, Model, Scores, Segment, Sequence, Weights, load_model, log_softmax,
 };
@@ -121,7 +121,7 @@ fn check_every_gradient(model: &Model, temperature: f32) {
     learner.accumulate(&sequences, temperature, |_| (0.0, weights.clone())).unwrap();
     let loss_of = |weights_of_model: Weights| {
         let moved = Model { config: model.config.clone(), weights: weights_of_model.into() };
-        let scores = Learner::new(moved, AdamWConfig::default()).score(&sequences, temperature).unwrap();
+        let scores = moved.score(&sequences, temperature).unwrap();
         weighted_sum(&scores, &weights)
     };
     for spec in model.weights.layout().tensors() {
@@ -199,7 +199,7 @@ fn log_probs_when_sampling_and_when_training_agree() {
     }
     let scored: Vec<Sequence> =
         sequences.into_iter().map(|tokens| Sequence { scored: prompt.len()..tokens.len(), tokens }).collect();
-    let scores = Learner::new(model, AdamWConfig::default()).score(&scored, temperature).unwrap();
+    let scores = model.score(&scored, temperature).unwrap();
     for (scores, sampled) in scores.iter().zip(&sampled) {
         assert_close(&scores.log_probs, sampled, 1e-4, "log-probs");
     }
