@@ -1,12 +1,13 @@
 //! What training needs of an answer, taken from a copy of its bytes in one pass; the agent gets the bytes themselves.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use agl_protocol::RawJson;
 use agl_protocol::pyjson::{self, Value};
 use agl_store::{CallStatus, CallTokens, Routes, TokenIds};
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode, header};
 
 use crate::scan::{ScanError, Scanner};
 
@@ -31,28 +32,40 @@ pub struct Capture {
     pub error: Option<RawJson>,
 }
 
+/// The answer says that it is JSON, but is no JSON object, so that neither the agent nor training can use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("model server's answer is not a JSON object, though its content type says JSON")]
+pub struct NotAnObject;
+
 impl Capture {
-    /// Reads an answer. Nothing in it can make this fail: what can't be understood is not taken.
-    pub fn read(http_status: StatusCode, body: &Bytes) -> Self {
-        let text = std::str::from_utf8(body).ok();
-        let read = text.and_then(|text| {
+    /// Reads an answer. JSON is recognised by what it is, whatever its type says; an answer that does not say JSON and is
+    /// none is kept as an error without a response.
+    pub fn read(http_status: StatusCode, headers: &HeaderMap, body: &Bytes) -> Result<Self, NotAnObject> {
+        let read = pyjson::decode(body).ok().and_then(|text| {
             let mut reader = Reader::default();
-            let mut scanner = Scanner::new(text);
+            let mut scanner = Scanner::new(&text);
             scanner.document(|scanner| reader.answer(scanner)).ok()?;
-            Some((text, reader, scanner.non_finite))
+            let non_finite = scanner.non_finite;
+            let whole = match &text {
+                Cow::Borrowed(text) => body.slice_ref(text.as_bytes()),
+                Cow::Owned(text) => Bytes::from(text.clone()),
+            };
+            Some(reader.finish(http_status, body, &whole, &text, &non_finite))
         });
+        let no_content = body.is_empty() && matches!(http_status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         match read {
-            Some((text, reader, non_finite)) => reader.finish(http_status, body, text, &non_finite),
-            None => Self::not_an_object(http_status, body),
+            Some(capture) => Ok(capture),
+            None if no_content => Ok(Self::without_response(body, CallStatus::Ok)),
+            None if says_json(headers) => Err(NotAnObject),
+            None => Ok(Self::without_response(body, CallStatus::Error)),
         }
     }
 
-    fn not_an_object(http_status: StatusCode, body: &Bytes) -> Self {
-        let no_content = matches!(http_status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) && body.is_empty();
+    fn without_response(body: &Bytes, status: CallStatus) -> Self {
         Self {
             answer: body.clone(),
             response: Bytes::from_static(b"{}"),
-            status: if no_content { CallStatus::Ok } else { CallStatus::Error },
+            status,
             tokens: CallTokens::default(),
             routes: Routes::None,
             usage: None,
@@ -62,10 +75,15 @@ impl Capture {
     }
 }
 
+fn says_json(headers: &HeaderMap) -> bool {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().is_some_and(|media_type| media_type.trim().eq_ignore_ascii_case("application/json"))
+}
+
 #[derive(Default)]
 struct Reader {
     prompt: Option<TokenIds>,
-    choice: Choice,
+    choice: Option<Choice>,
     usage: Option<RawJson>,
     error: Option<RawJson>,
     routes: Vec<RoutesFound>,
@@ -93,7 +111,7 @@ impl Reader {
             match key {
                 "prompt_token_ids" => self.prompt = Some(token_ids(scanner)?),
                 "choices" if scanner.peek() == Some(b'[') => {
-                    self.choice = Choice::default();
+                    self.choice = None;
                     scanner.array(|scanner, index| self.choice(scanner, index))?;
                 }
                 "usage" if scanner.peek() == Some(b'{') => self.usage = Some(raw(scanner)?),
@@ -135,28 +153,40 @@ impl Reader {
         let found = routes.into_iter().zip(values);
         self.routes.extend(found.map(|(member, value)| RoutesFound { member: member.span, value }));
         if index == 0 {
-            self.choice = choice;
+            self.choice = Some(choice);
         }
         Ok(())
     }
 
-    fn finish(self, http_status: StatusCode, body: &Bytes, text: &str, non_finite: &[Range<usize>]) -> Capture {
+    /// Puts together what was found. `body` is what came, `whole` its JSON without byte order mark, `text` the same.
+    fn finish(
+        self,
+        http_status: StatusCode,
+        body: &Bytes,
+        whole: &Bytes,
+        text: &str,
+        non_finite: &[Range<usize>],
+    ) -> Capture {
         let Self { prompt, choice, usage, error, routes } = self;
+        // The event keeps the routes of later choices where they stand; the agent gets none.
+        let first = routes.iter().position(|found| found.value != Value::Null).unwrap_or(routes.len());
         let cuts: Vec<Range<usize>> = routes.iter().map(|found| with_comma(text, &found.member)).collect();
+        let kept_cuts = &cuts[..cuts.len().min(first + 1)];
         let answer = if cuts.is_empty() { body.clone() } else { without(text, &cuts, &[]).into() };
-        let response = if non_finite.is_empty() { answer.clone() } else { without(text, &cuts, non_finite).into() };
-        let top_is_empty = matches!(&prompt, None | Some(TokenIds::Tokens(_)))
-            && prompt.as_ref().is_none_or(|ids| ids.tokens().is_empty());
-        let null = |ids: &TokenIds| matches!(ids, TokenIds::Odd(raw) if raw.text() == "null");
-        let use_choice = top_is_empty || prompt.as_ref().is_some_and(null);
-        let prompt = if use_choice && choice.prompt.is_some() { choice.prompt } else { prompt };
+        let response = match (kept_cuts, non_finite) {
+            ([], []) => whole.clone(),
+            _ => without(text, kept_cuts, non_finite).into(),
+        };
+        // The top level's ids (chat), else those of the choice (completions).
+        let prompt = prompt.filter(|ids| !ids.is_nothing() || choice.is_none());
+        let choice = choice.unwrap_or_default();
         let kept = routes.into_iter().map(|found| found.value).find(|value| *value != Value::Null);
         Capture {
             answer,
             response,
             status: if http_status.as_u16() < 400 { CallStatus::Ok } else { CallStatus::Error },
             tokens: CallTokens {
-                prompt: prompt.unwrap_or_default(),
+                prompt: prompt.or(choice.prompt).unwrap_or_default(),
                 response: choice.response.unwrap_or_default(),
                 log_probs: choice.log_probs,
             },

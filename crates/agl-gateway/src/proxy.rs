@@ -9,7 +9,7 @@ use agl_store::{EventData, ModelCall, ModelServer, NewEvent, Store};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 
-use crate::capture::Capture;
+use crate::capture::{Capture, NotAnObject};
 use crate::gate::Pass;
 use crate::shape::{ShapeError, Shaped, Shaper};
 use crate::upstream::{AttemptError, Reply, Upstream, target};
@@ -91,6 +91,9 @@ pub enum CallError {
     /// Every attempt took too long, or the last one did.
     #[error("Upstream model server timed out")]
     Timeout,
+    /// The model server answered with what it calls JSON, but is none.
+    #[error("Upstream {0}")]
+    Unreadable(#[from] NotAnObject),
     /// No connection, or a broken one.
     #[error("Upstream model server request failed")]
     Unreachable,
@@ -148,8 +151,16 @@ impl Gateway {
         let started = Instant::now();
         let (reply, retry_count) = self.forward(&server, call.path, &body, &pass).await?;
         let latency_ms = started.elapsed().as_secs_f64() * 1e3;
-        let capture = Capture::read(reply.status, &reply.body);
-        let answer = Answer { status: reply.status, headers: for_agent(&reply.headers), body: capture.answer.clone() };
+        let headers = for_agent(reply.status, &reply.headers);
+        let capture = match Capture::read(reply.status, &reply.headers, &reply.body) {
+            Ok(capture) => capture,
+            Err(error) => {
+                tracing::warn!(endpoint = server.endpoint, status = %reply.status, %error, "a model call is not kept");
+                let answer = Answer { status: reply.status, headers, body: reply.body };
+                return if answer.status.is_success() { Err(error.into()) } else { Ok(answer) };
+            }
+        };
+        let answer = Answer { status: reply.status, headers, body: capture.answer };
         let recorded = ModelCall {
             server,
             request: body,
@@ -224,8 +235,10 @@ fn refuse(endpoint: &str, error: &AttemptError) -> CallError {
     }
 }
 
-/// The headers that say how to read the body, and when to come back.
-fn for_agent(headers: &HeaderMap) -> HeaderMap {
-    let passed = [header::CONTENT_TYPE, header::CONTENT_ENCODING, header::RETRY_AFTER];
-    passed.into_iter().filter_map(|name| headers.get(&name).map(|value| (name, value.clone()))).collect()
+/// The headers that say how to read the body and, if the call failed, when to come back.
+fn for_agent(status: StatusCode, headers: &HeaderMap) -> HeaderMap {
+    let failed = status.as_u16() >= 400;
+    let passed =
+        [header::CONTENT_TYPE, header::CONTENT_ENCODING].into_iter().chain(failed.then_some(header::RETRY_AFTER));
+    passed.filter_map(|name| headers.get(&name).map(|value| (name, value.clone()))).collect()
 }

@@ -27,6 +27,8 @@ pub(crate) struct Scanner<'a> {
     depth: u32,
     /// Where numbers stand that JSON does not have.
     pub(crate) non_finite: Vec<Range<usize>>,
+    /// Whether a string holds half of a surrogate pair, which no text can hold.
+    pub(crate) lone_surrogate: bool,
 }
 
 /// Where a member of an object stands, from the quote of its key to the end of its value.
@@ -37,7 +39,7 @@ pub(crate) struct Member {
 
 impl<'a> Scanner<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
-        Self { text, bytes: text.as_bytes(), at: 0, depth: 0, non_finite: Vec::new() }
+        Self { text, bytes: text.as_bytes(), at: 0, depth: 0, non_finite: Vec::new(), lone_surrogate: false }
     }
 
     /// Reads one document with `read` and checks that nothing follows it.
@@ -270,19 +272,28 @@ impl<'a> Scanner<'a> {
     }
 
     fn escape(&mut self) -> Scan<()> {
-        let length = match self.bytes.get(self.at + 1) {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => 2,
-            Some(b'u') => {
-                let digits = self.bytes.get(self.at + 2..self.at + 6);
-                if !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) {
-                    return self.fail();
+        match self.bytes.get(self.at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 2,
+            Some(b'u') => match self.unicode_escape() {
+                Some(0xD800..0xDC00) => {
+                    let low = self.bytes[self.at..].starts_with(b"\\u").then(|| self.unicode_escape()).flatten();
+                    self.lone_surrogate |= !matches!(low, Some(0xDC00..0xE000));
                 }
-                6
-            }
+                Some(0xDC00..0xE000) => self.lone_surrogate = true,
+                Some(_) => {}
+                None => return self.fail(),
+            },
             _ => return self.fail(),
-        };
-        self.at += length;
+        }
         Ok(())
+    }
+
+    /// `\uXXXX` → its number.
+    fn unicode_escape(&mut self) -> Option<u32> {
+        let digits = self.bytes.get(self.at + 2..self.at + 6)?;
+        let number = digits.iter().try_fold(0, |sum, digit| Some(sum * 16 + char::from(*digit).to_digit(16)?))?;
+        self.at += 6;
+        Some(number)
     }
 }
 

@@ -33,6 +33,9 @@ pub enum ShapeError {
     /// Not text.
     #[error("Request body is not valid UTF-8")]
     NotText,
+    /// A string with half of a character in it, which can't be sent as UTF-8.
+    #[error("Request body holds half of a surrogate pair (such as \\ud800), which is no character")]
+    LoneSurrogate,
     /// A number that Python writes and JSON does not have.
     #[error("Request body holds NaN or Infinity, which JSON does not have; send null or leave the field out")]
     NonFinite,
@@ -106,6 +109,9 @@ fn edit(text: &str, forced: &[(&'static str, String)]) -> Result<Shaped, ShapeEr
     let members = members.map_err(|_| ShapeError::InvalidJson)?.ok_or(ShapeError::NotAnObject)?;
     if !scanner.non_finite.is_empty() {
         return Err(ShapeError::NonFinite);
+    }
+    if scanner.lone_surrogate {
+        return Err(ShapeError::LoneSurrogate);
     }
     let stream = stream.is_some_and(|span| scanner.value(span).is_truthy());
     let found = found_keys.into_iter().zip(members);
@@ -205,6 +211,8 @@ mod tests {
         assert_eq!(refused(b"null"), ShapeError::NotAnObject);
         assert_eq!(refused(b"{\"a\":\"\xff\"}"), ShapeError::NotText);
         assert_eq!(refused(b"{\"a\":NaN}"), ShapeError::NonFinite);
+        assert_eq!(refused(br#"{"a":"\ud83d\u0020"}"#), ShapeError::LoneSurrogate);
+        assert!(shaper().shape(br#"{"a":"\ud83d\ude00"}"#, Mode::Train).is_ok());
     }
 
     fn json_value() -> impl Strategy<Value = Value> {

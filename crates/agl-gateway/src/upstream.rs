@@ -1,9 +1,11 @@
 //! One attempt at a model server: a pooled HTTP/1.1 client.
 
 use std::fmt::Write as _;
+use std::io::Read as _;
 use std::time::Duration;
 
 use bytes::Bytes;
+use flate2::read::GzDecoder;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client;
@@ -82,8 +84,23 @@ impl Upstream {
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
         let body = body.map_err(|error| AttemptError::Transport(error.to_string()))?.to_bytes();
-        Ok(Reply { status: parts.status, headers: parts.headers, body })
+        Ok(plain(Reply { status: parts.status, headers: parts.headers, body }))
     }
+}
+
+/// Unpacks an answer that came compressed though nobody asked for that. What can't be unpacked stays as it came.
+fn plain(mut reply: Reply) -> Reply {
+    let is_gzip = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"gzip");
+    if !reply.headers.get(header::CONTENT_ENCODING).is_some_and(is_gzip) {
+        return reply;
+    }
+    let mut unpacked = Vec::new();
+    let mut reader = GzDecoder::new(&reply.body[..]).take(MAX_ANSWER_BYTES as u64);
+    if reader.read_to_end(&mut unpacked).is_ok() {
+        reply.body = unpacked.into();
+        reply.headers.remove(header::CONTENT_ENCODING);
+    }
+    reply
 }
 
 /// An error and what caused it, in one line.

@@ -26,11 +26,14 @@ pub(crate) fn with_type(status: StatusCode, content_type: &'static str, body: im
     reply
 }
 
-/// An answer without a body.
+/// An answer without a body. The original calls even that JSON, except when it redirects.
 pub(crate) fn empty(status: StatusCode) -> Reply {
-    let mut reply = Response::new(Full::default());
-    *reply.status_mut() = status;
-    reply
+    if status == StatusCode::TEMPORARY_REDIRECT {
+        let mut reply = Response::new(Full::default());
+        *reply.status_mut() = status;
+        return reply;
+    }
+    json(status, Bytes::new())
 }
 
 /// `{"detail": "…"}`.

@@ -31,6 +31,14 @@ impl TokenIds {
         tokens.map_or_else(|| Self::Odd(value.to_raw()), Self::Tokens)
     }
 
+    /// Whether there is nothing here: an empty list, `null`, or what else Python calls false.
+    pub fn is_nothing(&self) -> bool {
+        match self {
+            Self::Tokens(tokens) => tokens.is_empty(),
+            Self::Odd(raw) => !value_of(raw).is_truthy(),
+        }
+    }
+
     /// The tokens; none if these are odd.
     pub fn tokens(&self) -> &[u32] {
         match self {
@@ -71,10 +79,7 @@ pub struct CallTokens {
 impl CallTokens {
     /// Whether any token was sampled.
     pub fn has_response(&self) -> bool {
-        match &self.response {
-            TokenIds::Tokens(tokens) => !tokens.is_empty(),
-            TokenIds::Odd(raw) => value_of(raw).is_truthy(),
-        }
+        !self.response.is_nothing()
     }
 
     /// Whether this call repeats or continues an earlier one, that is, its prompt is the earlier prompt, or begins with

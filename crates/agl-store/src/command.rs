@@ -88,7 +88,7 @@ pub enum Refusal {
         /// From where to where.
         transition: InvalidTransition,
     },
-    /// A posted model call has expert routes, which only make sense beside token ids, but its ids or those of the call
+    /// A model call has expert routes, which only make sense beside token ids, but its ids or those of the call
     /// before it are no lists.
     #[error(
         "routed_experts can't be kept: `response.prompt_token_ids` and `token_ids` of this model call and of the one before it must be lists"

@@ -258,10 +258,8 @@ fn supersede_routes(events: &mut [Arc<Event>], new: &EventData) -> Result<(), Re
     let (Some(Routes::Kept(_)), Some(tokens)) = (new.routes(), new.tokens()) else { return Ok(()) };
     let Some(latest) = events.iter_mut().rev().find(|event| event.data.tokens().is_some()) else { return Ok(()) };
     let continues = latest.data.tokens().and_then(|earlier| tokens.continues(earlier));
-    match (continues, new) {
-        (Some(true), _) => Arc::make_mut(latest).data.supersede_routes(),
-        (Some(false), _) | (None, EventData::Call(_) | EventData::Json(_)) => {}
-        (None, EventData::PostedCall(_)) => return Err(Refusal::RoutesWithoutTokens),
+    if continues.ok_or(Refusal::RoutesWithoutTokens)? {
+        Arc::make_mut(latest).data.supersede_routes();
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use http::StatusCode;
 use http_body_util::Full;
 
 use crate::app::{App, Ask};
-use crate::reply::{Refused, Reply, detail, json, with_header};
+use crate::reply::{Refused, Reply, detail, empty, json, with_header};
 use crate::{body, validate};
 
 /// `POST /proxy/rollout/{id}/attempt/{attempt}/mode/{mode}/openai/v1/…`: a model call of an agent.
@@ -24,6 +24,9 @@ pub(crate) async fn call(app: &App, ask: Ask) -> Result<Reply, Refused> {
 }
 
 fn pass(answer: Answer) -> Reply {
+    if matches!(answer.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        return empty(answer.status);
+    }
     let mut reply = Reply::new(Full::new(answer.body));
     *reply.status_mut() = answer.status;
     *reply.headers_mut() = answer.headers;
@@ -37,7 +40,7 @@ fn refuse(error: &CallError) -> Reply {
         CallError::Shape(_) | CallError::StreamingOff => StatusCode::BAD_REQUEST,
         CallError::NoServers(_) => StatusCode::SERVICE_UNAVAILABLE,
         CallError::Timeout => StatusCode::GATEWAY_TIMEOUT,
-        CallError::Unreachable => StatusCode::BAD_GATEWAY,
+        CallError::Unreachable | CallError::Unreadable(_) => StatusCode::BAD_GATEWAY,
     };
     detail(status, &error.to_string())
 }
