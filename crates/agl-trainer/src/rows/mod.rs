@@ -151,6 +151,7 @@ fn in_order(rollouts: &[CompletedRollout]) -> impl Iterator<Item = (usize, &Comp
     order.into_iter().map(|place| (place, &rollouts[place]))
 }
 
+/// Adds the rows of one rollout, or says why none of them can be trained on.
 fn add_rollout(
     out: &mut Aggregated,
     rollout: &CompletedRollout,
@@ -175,38 +176,45 @@ fn add_rollout(
         let breaks = conversations.iter().skip(1).map(|conversation| conversation.first_turn);
         out.mismatches.extend(breaks.map(|turn_index| MergeMismatch::new(rollout, place, turn_index)));
     }
-
-    let mut refusal = None;
-    let mut trainable = false;
+    let mut refused = Vec::new();
     for conversation in &conversations {
-        let (prompt, response) = conversation.fit(aggregation);
-        out.stats.truncated_rows += usize::from(response.is_cut());
-        if conversation.train_token_count(response.kept) == 0 {
-            out.stats.skipped_rows += 1;
-            refusal.get_or_insert(RowRefusal::NoTrainTokens { truncated: response.is_cut() });
-            continue;
-        }
-        if prompt.is_cut() {
-            refusal = Some(RowRefusal::PromptTooLong { length: prompt.full, limit: prompt.kept });
-        } else {
-            trainable = true;
-        }
-        out.rows.push(Row {
-            rollout_id: rollout.rollout_id.clone(),
-            data_id: rollout.data_id.clone(),
-            turn_index: conversation.first_turn,
-            prompt_ids: conversation.prompt_ids()[..prompt.kept].to_vec(),
-            response_ids: conversation.response_ids(response.kept),
-            response_mask: conversation.response_mask(response.kept),
-            rollout_log_probs: conversation.log_probs(response.kept, aggregation.log_prob_check),
-            reward,
-            is_drop: prompt.is_cut(),
-        });
+        refused.extend(add_row(out, rollout, reward, conversation, aggregation).err());
     }
-    match refusal {
-        Some(reason) if !trainable => Err(reason),
+    match refused.pop() {
+        Some(last) if refused.len() + 1 == conversations.len() => Err(last),
         _ => Ok(()),
     }
+}
+
+/// Adds the row of one conversation. One that is marked to be dropped is added too, and refused all the same.
+fn add_row(
+    out: &mut Aggregated,
+    rollout: &CompletedRollout,
+    reward: f64,
+    conversation: &Conversation<'_>,
+    aggregation: &Aggregation,
+) -> Result<(), RowRefusal> {
+    let (prompt, response) = conversation.fit(aggregation);
+    out.stats.truncated_rows += usize::from(response.is_cut());
+    if conversation.train_token_count(response.kept) == 0 {
+        out.stats.skipped_rows += 1;
+        return Err(RowRefusal::NoTrainTokens { truncated: response.is_cut() });
+    }
+    out.rows.push(Row {
+        rollout_id: rollout.rollout_id.clone(),
+        data_id: rollout.data_id.clone(),
+        turn_index: conversation.first_turn,
+        prompt_ids: conversation.prompt_ids()[..prompt.kept].to_vec(),
+        response_ids: conversation.response_ids(response.kept),
+        response_mask: conversation.response_mask(response.kept),
+        rollout_log_probs: conversation.log_probs(response.kept, aggregation.log_prob_check),
+        reward,
+        is_drop: prompt.is_cut(),
+    });
+    if prompt.is_cut() {
+        return Err(RowRefusal::PromptTooLong { length: prompt.full, limit: prompt.kept });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

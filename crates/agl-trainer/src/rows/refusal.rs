@@ -24,13 +24,13 @@ pub enum RowRefusal {
         "none of its model calls sampled a token"
     })]
     NoTrainTokens {
-        /// The first such row was cut to the limit.
+        /// Its last row was cut to the limit.
         truncated: bool,
     },
     /// The prompt of each of its rows is too long.
     #[error("its prompt has {length} tokens, above `max_prompt_length` {limit}")]
     PromptTooLong {
-        /// Tokens of the last prompt that was too long.
+        /// Tokens of its last row's prompt.
         length: usize,
         /// The limit.
         limit: usize,
