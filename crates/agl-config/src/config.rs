@@ -23,6 +23,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::defaults::ComposeError;
 use crate::interpolation::{self, InterpolationError, Scope};
 use crate::override_grammar::{Action, Override, OverrideSyntaxError, OverrideValue};
 use crate::secret;
@@ -90,12 +91,31 @@ pub enum ConfigError {
     /// An override can't be applied.
     #[error(transparent)]
     Override(#[from] OverrideError),
+    /// The files can't be put together.
+    #[error(transparent)]
+    Compose(#[from] ComposeError),
     /// `${…}` that leads nowhere.
     #[error(transparent)]
     Interpolation(#[from] InterpolationError),
     /// A value of the wrong type.
     #[error(transparent)]
     Value(#[from] ValueError),
+    /// A section that other settings need.
+    #[error("`{section}` is missing; {because} needs it")]
+    MissingSection {
+        /// Its key.
+        section: &'static str,
+        /// The setting that needs it.
+        because: String,
+    },
+    /// The key file can't be read.
+    #[error("cannot read the key from `{path}`: {source}")]
+    KeyFile {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
 }
 
 /// An override that doesn't fit the configuration.
@@ -188,13 +208,20 @@ impl Config {
     pub fn from_defaults(defaults: &impl Serialize) -> Result<Self, ConfigError> {
         let value = serde_json::to_value(defaults).map_err(|error| ConfigError::Defaults(error.to_string()))?;
         match from_json(value) {
-            root @ Node { value: Value::Map(_), .. } => Ok(Self { root, keys: Keys::Closed }),
+            root @ Node { value: Value::Map(_), .. } => Ok(Self { root, keys: Keys::Closed(&[]) }),
             other => Err(ConfigError::Defaults(format!("they are {}", other.value.kind()))),
         }
     }
 
     pub(crate) fn from_node(root: Node, keys: Keys) -> Self {
         Self { root, keys }
+    }
+
+    /// Replaces the value at `path`, which exists.
+    pub(crate) fn set(&mut self, path: &str, new: Node) {
+        if let Some(node) = tree::select_mut(&mut self.root, path) {
+            *node = new;
+        }
     }
 
     /// Merges a YAML file over what is there.
@@ -310,7 +337,12 @@ impl Config {
 
     /// Reads the whole into a struct. Derive it with `deny_unknown_fields`, and unknown keys are refused with the nearest known one.
     pub fn deserialize<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        Ok(typed::from_node(&self.resolve()?)?)
+        self.deserialize_in(&Surroundings::of_process())
+    }
+
+    /// As [`Config::deserialize`], with these environment variables.
+    pub fn deserialize_in<T: DeserializeOwned>(&self, surroundings: &Surroundings) -> Result<T, ConfigError> {
+        Ok(typed::from_node(&self.resolve_in(surroundings)?)?)
     }
 
     /// The tree with every `${…}` replaced by what it stands for; environment variables are those of the process.
@@ -320,7 +352,7 @@ impl Config {
 
     /// The tree with every `${…}` replaced by what it stands for.
     pub fn resolve_in(&self, surroundings: &Surroundings) -> Result<Node, InterpolationError> {
-        interpolation::resolve(Scope { root: &self.root, hydra: None, surroundings })
+        interpolation::resolve(Scope { root: &self.root, hydra: None, surroundings, depth: 0 })
     }
 
     /// The tree as it was put together, interpolations unresolved.
@@ -335,18 +367,21 @@ impl Config {
 }
 
 fn read_file(path: &Path) -> Result<Node, ConfigError> {
+    let root = yaml::parse(&read_text(path)?, &yaml::Source::File(Arc::from(path)))?;
+    match root.value {
+        Value::Map(_) => Ok(root),
+        _ => Err(ConfigError::NotAMap { path: path.to_owned() }),
+    }
+}
+
+pub(crate) fn read_text(path: &Path) -> Result<String, ConfigError> {
     let error = |source| ConfigError::Read { path: path.to_owned(), source };
     let size = std::fs::metadata(path).map_err(error)?.len();
     if size > MAX_FILE_BYTES {
         let problem = format!("it has {size} bytes; at most {MAX_FILE_BYTES} are read");
         return Err(error(std::io::Error::other(problem)));
     }
-    let text = std::fs::read_to_string(path).map_err(error)?;
-    let root = yaml::parse(&text, &yaml::Source::File(Arc::from(path)))?;
-    match root.value {
-        Value::Map(_) => Ok(root),
-        _ => Err(ConfigError::NotAMap { path: path.to_owned() }),
-    }
+    std::fs::read_to_string(path).map_err(error)
 }
 
 /// The place of the entry at `path`; of the nearest one above it, if it has none of its own.

@@ -232,7 +232,7 @@ fn style(text: &str, place: Place) -> Style {
 }
 
 fn printable(character: char) -> bool {
-    matches!(character, '\n' | ' '..='~' | '\u{85}' | '\u{A0}'..='\u{D7FF}' | '\u{E000}'..='\u{FFFD}' | '\u{10000}'..'\u{10FFFF}')
+    matches!(character, '\n' | ' '..='~' | '\u{85}' | '\u{A0}'..='\u{D7FF}' | '\u{E000}'..='\u{FFFD}' | '\u{10000}'..='\u{10FFFE}')
         && character != '\u{FEFF}'
 }
 

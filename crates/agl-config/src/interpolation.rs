@@ -13,7 +13,7 @@ use crate::value::{Key, Map, Node, Origin, Value};
 /// Most values and bytes of text that resolving may make: a few lines can stand for very much.
 const MAX_RESOLVED: usize = 16 << 20;
 /// Longest chain of interpolations that lead to interpolations.
-const MAX_CHAIN: usize = 64;
+pub(crate) const MAX_CHAIN: usize = 64;
 
 /// An interpolation that leads nowhere.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,10 +49,12 @@ pub(crate) fn check(value: &Value) -> Result<(), String> {
 pub(crate) struct Scope<'a> {
     /// The configuration itself.
     pub(crate) root: &'a Node,
-    /// Hydra's own settings, for `${hydra:job.name}`.
+    /// The tree that has Hydra's own settings, for `${hydra:job.name}`; they may not be below `root`.
     pub(crate) hydra: Option<&'a Node>,
     /// Environment variables and time.
     pub(crate) surroundings: &'a Surroundings,
+    /// How many `${hydra:…}` led here.
+    pub(crate) depth: usize,
 }
 
 /// The whole tree, resolved. Missing values (`???`) stay what they are.

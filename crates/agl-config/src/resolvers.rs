@@ -4,11 +4,11 @@
 
 use std::collections::VecDeque;
 
-use crate::interpolation::{Outcome, Resolver};
+use crate::interpolation::{self, MAX_CHAIN, Outcome, Resolver, Scope};
 use crate::interpolation_grammar;
 use crate::suggest;
 use crate::tree;
-use crate::value::{Node, Origin, Value};
+use crate::value::{Key, Node, Origin, Value};
 use crate::yaml;
 
 const NAMES: [&str; 9] = [
@@ -48,10 +48,7 @@ pub(crate) fn call(resolver: &mut Resolver<'_>, name: &str, arguments: Vec<Value
         "hydra" => {
             let path = arguments.text("key")?;
             arguments.end()?;
-            let hydra = resolver.scope.hydra.ok_or("there are no Hydra settings here")?;
-            let node =
-                tree::select(hydra, &path).ok_or_else(|| format!("Interpolation key 'hydra.{path}' not found"))?;
-            Ok(node.value.clone())
+            hydra_setting(resolver.scope, &format!("hydra.{path}"))
         }
         "now" => {
             let pattern = arguments.text("pattern")?;
@@ -125,6 +122,22 @@ fn create(mut arguments: Arguments<'_>) -> Outcome<Value> {
         }
         Value::Null | Value::List(_) | Value::Map(_) => Ok(value),
         other => Err(format!("oc.create: {} is no list or map", other.kind())),
+    }
+}
+
+/// A setting of Hydra's own, resolved where it stands.
+fn hydra_setting(scope: Scope<'_>, path: &str) -> Outcome<Value> {
+    let root = scope.hydra.ok_or("there are no Hydra settings here")?;
+    if scope.depth >= MAX_CHAIN {
+        return Err("Recursive interpolation detected".to_owned());
+    }
+    let node = tree::select(root, path).ok_or_else(|| format!("Interpolation key '{path}' not found"))?;
+    let keys: Vec<Key> = tree::steps(path).map(Key::from).collect();
+    let scope = Scope { root, depth: scope.depth + 1, ..scope };
+    let resolved = interpolation::resolve_at(scope, node, &keys).map_err(|error| error.problem)?;
+    match resolved.value {
+        Value::Missing => Err(format!("'{path}' has no value yet")),
+        value => Ok(value),
     }
 }
 

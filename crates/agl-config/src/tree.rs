@@ -5,10 +5,36 @@ use crate::value::{Key, Map, Node, Value};
 /// Whether a change may bring keys that nobody declared. OmegaConf calls the closed kind "struct mode".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keys {
-    /// Only keys that exist: a typing error doesn't become a new setting.
-    Closed,
+    /// Only keys that exist, and these paths: a typing error doesn't become a new setting.
+    Closed(&'static [&'static str]),
     /// Any key.
     Open,
+}
+
+impl Keys {
+    /// Whether `path` may be added: it is open, or known, or on the way to a known path.
+    fn allow(self, path: &str) -> bool {
+        match self {
+            Self::Open => true,
+            Self::Closed(known) => known
+                .iter()
+                .any(|known| known.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))),
+        }
+    }
+
+    /// The names that may be added directly below `parent`.
+    fn below(self, parent: &str) -> impl Iterator<Item = &'static str> {
+        let known = match self {
+            Self::Open => &[],
+            Self::Closed(known) => known,
+        };
+        let name = move |path: &'static str| {
+            let rest = if parent.is_empty() { path } else { path.strip_prefix(parent)?.strip_prefix('.')? };
+            rest.split('.').next()
+        };
+        let names: Vec<&str> = known.iter().filter_map(|path| name(path)).collect();
+        names.into_iter()
+    }
 }
 
 /// Why a change is refused.
@@ -47,6 +73,15 @@ pub(crate) fn select<'a>(root: &'a Node, path: &str) -> Option<&'a Node> {
     steps(path).try_fold(root, child)
 }
 
+/// The value at `path`, to be changed in place.
+pub(crate) fn select_mut<'a>(root: &'a mut Node, path: &str) -> Option<&'a mut Node> {
+    steps(path).try_fold(root, |node, step| match &mut node.value {
+        Value::Map(map) => map.get_mut(step),
+        Value::List(items) => list_index(step, items.len()).and_then(|index| items.get_mut(index)),
+        _ => None,
+    })
+}
+
 /// One step down.
 pub(crate) fn child<'a>(node: &'a Node, step: &str) -> Option<&'a Node> {
     match &node.value {
@@ -68,8 +103,8 @@ pub(crate) fn update(root: &mut Node, path: &str, new: Node, keys: Keys) -> Resu
         let origin = new.origin.clone();
         let entry = match &mut node.value {
             Value::Map(map) => {
-                if keys == Keys::Closed && !map.contains_key(step) {
-                    return Err(unknown(map, step, &walked));
+                if !map.contains_key(step) && !keys.allow(&walked) {
+                    return Err(unknown(map, keys, step, &walked));
                 }
                 map.entry(Key::from(step)).or_insert_with(|| Node::new(Value::Null, origin.clone()))
             }
@@ -96,12 +131,7 @@ pub(crate) fn update(root: &mut Node, path: &str, new: Node, keys: Keys) -> Resu
 /// Removes the value at `path`, and says whether there was one.
 pub(crate) fn remove(root: &mut Node, path: &str) -> bool {
     let (parent, last) = path.rsplit_once('.').unwrap_or(("", path));
-    let parent = steps(parent).try_fold(root, |node, step| match &mut node.value {
-        Value::Map(map) => map.get_mut(step),
-        Value::List(items) => list_index(step, items.len()).and_then(|index| items.get_mut(index)),
-        _ => None,
-    });
-    match parent.map(|parent| &mut parent.value) {
+    match select_mut(root, parent).map(|parent| &mut parent.value) {
         Some(Value::Map(map)) => map.shift_remove(last).is_some(),
         _ => false,
     }
@@ -116,7 +146,7 @@ pub(crate) fn merge(old: &mut Node, new: Node, keys: Keys, path: &str) -> Result
                 push(&mut full_key, &key.to_string());
                 match map.get_mut(&key) {
                     Some(existing) => merge(existing, entry, keys, &full_key)?,
-                    None if keys == Keys::Closed => return Err(unknown(map, &key.to_string(), &full_key)),
+                    None if !keys.allow(&full_key) => return Err(unknown(map, keys, &key.to_string(), &full_key)),
                     None => {
                         map.insert(key, entry);
                     }
@@ -135,8 +165,14 @@ pub(crate) fn merge(old: &mut Node, new: Node, keys: Keys, path: &str) -> Result
     }
 }
 
-fn unknown(map: &Map, key: &str, full_key: &str) -> UpdateError {
-    let known = map.keys().map(ToString::to_string).collect();
+fn unknown(map: &Map, keys: Keys, key: &str, full_key: &str) -> UpdateError {
+    let parent = full_key.rsplit_once('.').map_or("", |(parent, _)| parent);
+    let mut known: Vec<String> = map.keys().map(ToString::to_string).collect();
+    for name in keys.below(parent) {
+        if !known.iter().any(|known| known == name) {
+            known.push(name.to_owned());
+        }
+    }
     UpdateError::UnknownKey { key: key.to_owned(), full_key: full_key.to_owned(), known }
 }
 

@@ -74,6 +74,11 @@ pub(crate) fn from_node<'de, T: de::Deserialize<'de>>(node: &'de Node) -> Result
     T::deserialize(NodeReader { node, path: &Path::Root })
 }
 
+/// Reads `T` from a resolved tree that stands below `key`.
+pub(crate) fn from_node_at<'de, T: de::Deserialize<'de>>(node: &'de Node, key: &str) -> Result<T, ValueError> {
+    T::deserialize(NodeReader { node, path: &Path::Key(&Path::Root, key.to_owned()) })
+}
+
 /// The way from the root to a node, kept on the stack: it is only spelled out when something is wrong.
 enum Path<'a> {
     Root,
@@ -101,6 +106,9 @@ struct NodeReader<'de, 'p> {
 impl<'de> NodeReader<'de, '_> {
     /// `must be …`, naming this node.
     fn must_be<T>(self, wanted: impl fmt::Display) -> Result<T, ValueError> {
+        if let Value::Missing = self.node.value {
+            return Err(self.locate(de::Error::custom(format_args!("Missing mandatory value: give it {wanted}"))));
+        }
         Err(self.locate(de::Error::custom(format_args!("must be {wanted}"))))
     }
 
@@ -193,7 +201,7 @@ impl<'de> de::Deserializer<'de> for NodeReader<'de, '_> {
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
         match &self.node.value {
             Value::Null => self.visit(visitor, V::visit_unit),
-            Value::Missing => Err(self.locate(de::Error::custom("missing mandatory value: give it one"))),
+            Value::Missing => self.must_be("a value"),
             Value::Bool(flag) => self.visit(visitor, |visitor| visitor.visit_bool(*flag)),
             Value::Int(number) => self.visit(visitor, |visitor| {
                 if let Ok(number) = i64::try_from(*number) {
@@ -248,7 +256,6 @@ impl<'de> de::Deserializer<'de> for NodeReader<'de, '_> {
                 let text = self.node.value.to_string();
                 self.visit(visitor, |visitor| visitor.visit_string(text))
             }
-            Value::Missing => self.deserialize_any(visitor),
             _ => self.must_be("text"),
         }
     }

@@ -1,0 +1,97 @@
+//! What `--info` prints: where files were looked for, which were taken in which order, and the result.
+
+use crate::compose::{Composed, HYDRA_VERSION};
+use crate::config::ConfigError;
+use crate::default_entry::Choice;
+use crate::default_entry::What;
+use crate::defaults::Tree;
+use crate::dump::to_yaml;
+
+/// The text of one part: `all`, `config`, `defaults`, `defaults-tree`, `plugins` or `searchpath`.
+pub(crate) fn text(part: &str, composed: &Composed) -> Result<String, ConfigError> {
+    let parts: &[fn(&Composed) -> String] = match part {
+        "searchpath" => &[search_path],
+        "defaults" => &[defaults_list],
+        "defaults-tree" => &[defaults_tree],
+        "plugins" => &[|_| plugins()],
+        "config" => &[search_path, defaults_tree, defaults_list, config],
+        _ => &[|_| version(), |_| plugins(), search_path, defaults_tree, defaults_list, config],
+    };
+    Ok(parts.iter().map(|part| part(composed)).collect())
+}
+
+fn version() -> String {
+    header(&format!("Hydra {HYDRA_VERSION}"), '=')
+}
+
+fn plugins() -> String {
+    header("Installed Hydra Plugins", '*') + "\tnone: this is one program, without plugins\n"
+}
+
+fn search_path(composed: &Composed) -> String {
+    let rows = composed.sources.iter().map(|source| vec![source.provider.clone(), source.url()]).collect();
+    format!("\n{}{}", header("Config search path", '*'), table(&["Provider", "Search path"], rows, ""))
+}
+
+fn defaults_list(composed: &Composed) -> String {
+    let row = |file: &crate::defaults::Placed| {
+        let own = if file.is_own { "True" } else { "False" };
+        vec![file.path.clone(), file.package.clone(), own.to_owned(), file.parent.clone()]
+    };
+    let rows = composed.files.iter().map(row).collect();
+    format!("\n{}{}", header("Defaults List", '*'), table(&["Config path", "Package", "_self_", "Parent"], rows, " "))
+}
+
+fn defaults_tree(composed: &Composed) -> String {
+    let mut text = format!("\n{}<root>:\n", header("Defaults Tree", '*'));
+    for tree in &composed.trees {
+        branch(tree, 1, &mut text);
+    }
+    text
+}
+
+fn branch(tree: &Tree, depth: usize, text: &mut String) {
+    let entry = &tree.entry;
+    let name = match &entry.what {
+        What::Own => "_self_".to_owned(),
+        What::Config(_) => entry.config_path().unwrap_or_default(),
+        What::Group { choice, .. } => {
+            let choice = match choice {
+                Choice::None => "null".to_owned(),
+                Choice::One(name) => name.clone(),
+                Choice::Many(names) => names.join(", "),
+            };
+            format!("{}: {choice}", entry.override_key())
+        }
+    };
+    let colon = if tree.children.is_empty() { "" } else { ":" };
+    text.push_str(&format!("{}{name}{colon}\n", "  ".repeat(depth)));
+    for child in &tree.children {
+        branch(child, depth + 1, text);
+    }
+}
+
+fn config(composed: &Composed) -> String {
+    header("Config", '*') + &to_yaml(&composed.job()) + "\n"
+}
+
+fn header(title: &str, line: char) -> String {
+    format!("{title}\n{}\n", line.to_string().repeat(title.chars().count()))
+}
+
+/// A table with as much room as the longest cell of each column needs.
+fn table(titles: &[&str], rows: Vec<Vec<String>>, after: &str) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([titles[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+    let line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        format!("| {} |", padded.collect::<Vec<_>>().join(" | "))
+    };
+    let title = line(titles.to_vec());
+    let rule = "-".repeat(title.chars().count() + after.len());
+    let body: String = rows.iter().map(|row| line(row.iter().map(String::as_str).collect()) + "\n").collect();
+    format!("{title}{after}\n{rule}\n{body}{rule}\n")
+}
