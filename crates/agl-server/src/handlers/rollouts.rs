@@ -34,7 +34,7 @@ fn with_id(spec: RolloutSpec) -> NewRollout {
         input: spec.input,
         is_train: spec.is_train,
         config: spec.config,
-        metadata: spec.metadata,
+        metadata: spec.metadata.to_raw(),
     }
 }
 

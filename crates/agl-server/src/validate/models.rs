@@ -14,7 +14,7 @@ pub(crate) struct RolloutSpec {
     pub(crate) input: RawJson,
     pub(crate) is_train: bool,
     pub(crate) config: RawJson,
-    pub(crate) metadata: RawJson,
+    pub(crate) metadata: Value,
 }
 
 /// The body of a patch. `state: null` is told apart, since it is a move to nowhere.
@@ -25,7 +25,15 @@ pub(crate) enum StatusChange {
 
 /// The body of `POST /api/rollouts`.
 pub(crate) fn new_rollouts(body: &Value) -> Result<Vec<RolloutSpec>, Problems> {
-    read_list(body, rollout_spec)
+    let mut specs = read_list(body, rollout_spec)?;
+    // The original looks into metadata only once all else is right.
+    let mut problems = Problems::default();
+    let at = At::BODY;
+    for (index, spec) in specs.iter_mut().enumerate() {
+        let item = at.index(index);
+        indexed(&mut spec.metadata, &item.key("metadata"), &mut problems);
+    }
+    if problems.is_empty() { Ok(specs) } else { Err(problems) }
 }
 
 /// The body of `POST /api/models`.
@@ -94,10 +102,9 @@ fn rollout_spec(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<R
     let input = fields.required("input", problems, |value, _, _| Some(value.to_raw()));
     let is_train = fields.optional("is_train", problems, scalars::boolean).unwrap_or(true);
     let config = fields.nullable("config", problems, config).unwrap_or_else(default_config);
-    let metadata = fields.nullable("metadata", problems, metadata).unwrap_or_else(|| indexes(None, None));
+    let metadata = fields.nullable("metadata", problems, metadata).unwrap_or_default();
     let rollout_id = fields.nullable("rollout_id", problems, string);
-    let raw = |dict: Dict| Value::Dict(dict).to_raw();
-    Some(RolloutSpec { rollout_id, input: input?, is_train, config: raw(config), metadata: raw(metadata) })
+    Some(RolloutSpec { rollout_id, input: input?, is_train, config: Value::Dict(config).to_raw(), metadata })
 }
 
 /// Integers beyond 64 bits are kept; the default is an hour.
@@ -161,29 +168,29 @@ fn string_list(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<Va
     Some(value.clone())
 }
 
-/// An object with two known integers and whatever else the trainer notes. The original reads it as one of two types and
-/// says of anything that is no object how it fails as each.
-fn metadata(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<Dict> {
-    if !matches!(value, Value::Dict(_)) {
-        Fields::of_model(value, &at.key("RolloutMetadata"), problems);
-        dict(value, &at.key("dict[str,any]"), problems);
-        return None;
+/// An object. The original reads it as one of two types, and says of anything else how it fails as each.
+fn metadata(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<Value> {
+    if matches!(value, Value::Dict(_)) {
+        return Some(value.clone());
     }
-    let fields = Fields::of_model(value, at, problems)?;
-    let batch_idx = fields.nullable("batch_idx", problems, integer);
-    let sample_idx = fields.nullable("sample_idx_in_batch", problems, integer);
-    let mut metadata = indexes(batch_idx, sample_idx);
-    for (key, value) in fields.dict() {
-        if !metadata.contains_key(key) {
-            metadata.insert(key.clone(), value.clone());
-        }
-    }
-    Some(metadata)
+    Fields::of_model(value, &at.key("RolloutMetadata"), problems);
+    dict(value, &at.key("dict[str,any]"), problems);
+    None
 }
 
-fn indexes(batch_idx: Option<Integer>, sample_idx_in_batch: Option<Integer>) -> Dict {
-    let fields = [("batch_idx", batch_idx), ("sample_idx_in_batch", sample_idx_in_batch)];
-    fields.into_iter().map(|(key, index)| (key.to_owned(), index.map_or(Value::Null, Value::Int))).collect()
+/// Puts the two integers that metadata may have in front, and whatever else the trainer notes behind them.
+fn indexed(metadata: &mut Value, at: &At<'_>, problems: &mut Problems) {
+    if *metadata == Value::Null {
+        *metadata = Value::Dict(Dict::new());
+    }
+    let Some(fields) = Fields::of_model(metadata, at, problems) else { return };
+    let known = ["batch_idx", "sample_idx_in_batch"];
+    let mut index = |key: &'static str| fields.nullable(key, problems, integer).map_or(Value::Null, Value::Int);
+    let mut ordered: Dict =
+        known.map(&mut index).into_iter().zip(known).map(|(index, key)| (key.to_owned(), index)).collect();
+    let others = fields.dict().iter().filter(|(key, _)| !known.contains(&key.as_str()));
+    ordered.extend(others.map(|(key, value)| (key.clone(), value.clone())));
+    *metadata = Value::Dict(ordered);
 }
 
 fn model_server(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<ModelServer> {

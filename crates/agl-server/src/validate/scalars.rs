@@ -23,7 +23,9 @@ pub(crate) fn integer(value: &Value, at: &At<'_>, problems: &mut Problems) -> Op
         Value::Float(number) if number.fract() != 0.0 => {
             ("int_from_float", "Input should be a valid integer, got a number with a fractional part")
         }
-        Value::Float(number) => return Integer::from_digits(&format!("{number:.0}")),
+        // 64 bits are the bound for floats, though not for integers.
+        Value::Float(number) if !(-I64_BOUND..I64_BOUND).contains(number) => INT_PARSING_SIZE,
+        Value::Float(number) => return Some(Integer::from(*number as i64)),
         Value::Str(text) => match integer_of_str(text) {
             Ok(number) => return Some(number),
             Err(problem) => problem,
@@ -34,6 +36,8 @@ pub(crate) fn integer(value: &Value, at: &At<'_>, problems: &mut Problems) -> Op
     None
 }
 
+/// 2⁶³.
+const I64_BOUND: f64 = 9_223_372_036_854_775_808.0;
 const INT_PARSING: (&str, &str) =
     ("int_parsing", "Input should be a valid integer, unable to parse string as an integer");
 const INT_PARSING_SIZE: (&str, &str) =
@@ -48,7 +52,7 @@ fn integer_of_str(text: &str) -> Result<Integer, (&'static str, &'static str)> {
         return Err(INT_PARSING_SIZE);
     }
     let text = match text.split_once('.') {
-        Some((whole, zeros)) if zeros.bytes().all(|byte| byte == b'0') => whole,
+        Some((whole, zeros)) if !zeros.is_empty() && zeros.bytes().all(|byte| byte == b'0') => whole,
         _ => text,
     };
     let (sign, digits) = match text.strip_prefix('-') {
@@ -72,20 +76,23 @@ pub(crate) fn boolean(value: &Value, at: &At<'_>, problems: &mut Problems) -> Op
         Value::Int(number) => match number.digits() {
             "0" => Some(false),
             "1" => Some(true),
-            _ => None,
+            _ if number.as_i64().is_some() => None,
+            _ => return not_a_boolean(value, at, problems),
         },
         Value::Float(number) if *number == 0.0 => Some(false),
         Value::Float(number) if *number - 1.0 == 0.0 => Some(true),
-        Value::Float(_) => None,
-        _ => {
-            problems.add("bool_type", at, "Input should be a valid boolean", value);
-            return None;
-        }
+        Value::Float(number) if number.fract() == 0.0 && (-I64_BOUND..I64_BOUND).contains(number) => None,
+        _ => return not_a_boolean(value, at, problems),
     };
     if spelled.is_none() {
         problems.add("bool_parsing", at, "Input should be a valid boolean, unable to interpret input", value);
     }
     spelled
+}
+
+fn not_a_boolean(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<bool> {
+    problems.add("bool_type", at, "Input should be a valid boolean", value);
+    None
 }
 
 /// A rollout state.
