@@ -18,4 +18,4 @@ pub use checkpoint::{load_model, save_model};
 pub use kernels::softmax::{entropy, log_softmax};
 pub use learner::{Learner, StepReport};
 pub use model::{KvCache, LlamaConfig, Logits, LogitsFor, Model, Segment, Weights};
-pub use optimizer::{AdamWConfig, Schedule};
+pub use optimizer::AdamWConfig;

@@ -1,6 +1,4 @@
-//! AdamW and the learning-rate schedule, as PyTorch and verl compute them.
-
-use std::f64::consts::PI;
+//! AdamW and gradient clipping, as PyTorch computes them.
 
 use rayon::prelude::*;
 
@@ -88,62 +86,9 @@ pub fn clip_factor(norm: f32, max_norm: f32) -> f32 {
     (max_norm / (norm + 1e-6)).min(1.0)
 }
 
-/// How the learning rate goes over the steps of a run, as a multiple of the base rate.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Schedule {
-    /// Rises from zero over the warm-up and stays.
-    Constant {
-        /// Steps to rise over.
-        warmup_steps: u64,
-    },
-    /// Rises from zero over the warm-up, then falls along half a cosine wave.
-    Cosine {
-        /// Steps to rise over.
-        warmup_steps: u64,
-        /// Steps of the whole run.
-        total_steps: u64,
-        /// Where it falls to, as a multiple of the base rate.
-        min_lr_ratio: f64,
-    },
-}
-
-impl Schedule {
-    /// The multiple for step `step`, counted from zero.
-    pub fn factor(self, step: u64) -> f64 {
-        let (Schedule::Constant { warmup_steps } | Schedule::Cosine { warmup_steps, .. }) = self;
-        if step < warmup_steps {
-            return step as f64 / warmup_steps as f64;
-        }
-        match self {
-            Schedule::Constant { .. } => 1.0,
-            Schedule::Cosine { total_steps, min_lr_ratio, .. } => {
-                let falling_steps = total_steps.saturating_sub(warmup_steps).max(1);
-                let progress = (step - warmup_steps) as f64 / falling_steps as f64;
-                let height = f64::midpoint(1.0, (PI * progress).cos());
-                min_lr_ratio + (1.0 - min_lr_ratio) * height
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn schedules_rise_stay_and_fall() {
-        let constant = Schedule::Constant { warmup_steps: 4 };
-        let cosine = Schedule::Cosine { warmup_steps: 2, total_steps: 6, min_lr_ratio: 0.1 };
-        for (schedule, expected) in [
-            (constant, [0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0]),
-            (cosine, [0.0, 0.5, 1.0, 0.868_198, 0.55, 0.231_802, 0.1]),
-        ] {
-            for (step, expected) in (0..).zip(expected) {
-                let factor = schedule.factor(step);
-                assert!((factor - expected).abs() < 1e-6, "{schedule:?} at step {step}: {factor}");
-            }
-        }
-    }
 
     #[test]
     fn clipping_bounds_the_norm_and_leaves_small_gradients_alone() {

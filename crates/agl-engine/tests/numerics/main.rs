@@ -5,4 +5,5 @@
 mod checkpoint;
 mod forward;
 mod learner;
+mod optimizer;
 mod support;

@@ -1,18 +1,39 @@
 //! The recorded model, and small random ones.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::PathBuf;
 
 use agl_engine::{LlamaConfig, Model};
+use flate2::read::GzDecoder;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// Places of `name` among the recordings: below `$AGL_GOLDEN`, which may hold only some of them, then ours.
+fn recordings(name: &str) -> impl Iterator<Item = PathBuf> {
+    let ours = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
+    let theirs = std::env::var_os("AGL_GOLDEN").map(PathBuf::from);
+    let folders = theirs.into_iter().chain([ours]).flat_map(|root| ["", "trainer"].map(|folder| root.join(folder)));
+    folders.map(move |folder| folder.join(name)).filter(|path| path.exists())
+}
 
 /// The folder of a two-layer model with what PyTorch and transformers computed with it.
-///
-/// `AGL_GOLDEN` may name another folder of recordings; one that holds no such model leaves ours in place.
 pub(crate) fn tiny_llama() -> PathBuf {
-    let ours = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tiny-llama");
-    let theirs = std::env::var_os("AGL_GOLDEN").map(|folder| PathBuf::from(folder).join("tiny-llama"));
-    theirs.filter(|folder| folder.is_dir()).unwrap_or(ours)
+    recordings("tiny-llama").next().unwrap()
+}
+
+/// The recorded vectors of this kind in `helpers.jsonl`.
+pub(crate) fn helper_vectors<T: DeserializeOwned>(kind: &str) -> Vec<T> {
+    let plain = recordings("helpers.jsonl").map(|path| fs::read_to_string(path).unwrap());
+    let zipped = recordings("helpers.jsonl.gz").map(|path| {
+        let mut text = String::new();
+        GzDecoder::new(fs::File::open(path).unwrap()).read_to_string(&mut text).unwrap();
+        text
+    });
+    let texts: Vec<String> = plain.chain(zipped).collect();
+    let vectors = texts.iter().flat_map(|text| text.lines());
+    let vectors = vectors.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    vectors.filter(|vector| vector["kind"] == kind).map(|vector| serde_json::from_value(vector).unwrap()).collect()
 }
 
 /// A batch of padded rows, and four optimiser steps on it.
