@@ -317,3 +317,127 @@ fn without(text: &str, cuts: &[Range<usize>], nulls: &[Range<usize>]) -> String 
     out.push_str(&text[copied..]);
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(body: &str) -> Capture {
+        Capture::read(StatusCode::OK, &HeaderMap::new(), &Bytes::from(body.to_owned())).unwrap()
+    }
+
+    fn text(bytes: &Bytes) -> &str {
+        std::str::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn takes_tokens_of_a_chat_answer() {
+        let body = r#"{"id":"x","choices":[{"index":0,"message":{"content":"hi"},"logprobs":{"content":[
+            {"token":"h","logprob":-0.25,"bytes":[104],"top_logprobs":[{"logprob":-9}]},{"token":"i","logprob":-1}]},
+            "finish_reason":"stop","token_ids":[7,8]},{"token_ids":[9]}],"usage":{"total_tokens":5},"prompt_token_ids":[1,2,3]}"#;
+        let capture = read(body);
+        assert_eq!(capture.tokens.prompt, TokenIds::Tokens(vec![1, 2, 3]));
+        assert_eq!(capture.tokens.response, TokenIds::Tokens(vec![7, 8]));
+        assert_eq!(capture.tokens.log_probs, Some(vec![-0.25, -1.0]));
+        assert_eq!(capture.finish_reason.as_deref(), Some("stop"));
+        assert_eq!(capture.usage.unwrap().text(), r#"{"total_tokens":5}"#);
+        assert_eq!((text(&capture.answer), text(&capture.response)), (body, body));
+    }
+
+    #[test]
+    fn takes_tokens_of_a_completion() {
+        let capture = read(
+            r#"{"choices":[{"text":"hi","logprobs":{"tokens":["h"],"token_logprobs":[-0.5]},"token_ids":[7],"prompt_token_ids":[1]}]}"#,
+        );
+        assert_eq!(capture.tokens.prompt, TokenIds::Tokens(vec![1]));
+        assert_eq!(capture.tokens.response, TokenIds::Tokens(vec![7]));
+        assert_eq!(capture.tokens.log_probs, Some(vec![-0.5]));
+    }
+
+    #[test]
+    fn one_log_prob_that_is_no_number_spoils_them_all() {
+        let log_probs =
+            |logprobs: &str| read(&format!(r#"{{"choices":[{{"logprobs":{logprobs}}}]}}"#)).tokens.log_probs;
+        assert_eq!(log_probs(r#"{"content":[{"logprob":-1},{"logprob":NaN}]}"#), None);
+        assert_eq!(log_probs(r#"{"content":[{"logprob":-1},{"logprob":null}]}"#), None);
+        assert_eq!(log_probs(r#"{"content":[{"logprob":-1},{}]}"#), None);
+        assert_eq!(log_probs(r#"{"content":[{"logprob":" -1.5 "}]}"#), Some(vec![-1.5]));
+        assert_eq!(log_probs(r#"{"content":[],"token_logprobs":[-1]}"#), Some(vec![]));
+        assert_eq!(log_probs(r#"{"content":null,"token_logprobs":[-1]}"#), Some(vec![-1.0]));
+        assert_eq!(log_probs("null"), None);
+    }
+
+    #[test]
+    fn numbers_that_json_has_not_reach_the_agent_but_not_the_event() {
+        let capture = read(r#"{"a":NaN,"b":[-Infinity,1e999],"usage":{"x":NaN}}"#);
+        assert_eq!(text(&capture.answer), r#"{"a":NaN,"b":[-Infinity,1e999],"usage":{"x":NaN}}"#);
+        assert_eq!(text(&capture.response), r#"{"a":null,"b":[null,null],"usage":{"x":null}}"#);
+        assert_eq!(capture.usage.unwrap().text(), r#"{"x":null}"#);
+    }
+
+    #[test]
+    fn expert_routes_are_for_the_event_alone() {
+        let capture = read(
+            r#"{"choices":[{"routed_experts":null , "a":1},{"b":2, "routed_experts":[[1]]},{"routed_experts":[[2]]}]}"#,
+        );
+        assert_eq!(text(&capture.answer), r#"{"choices":[{"a":1},{"b":2},{}]}"#);
+        assert_eq!(text(&capture.response), r#"{"choices":[{"a":1},{"b":2},{"routed_experts":[[2]]}]}"#);
+        assert_eq!(capture.routes.kept().unwrap().text(), "[[1]]");
+    }
+
+    #[test]
+    fn what_is_no_answer_is_told_apart() {
+        let json: HeaderMap = [(header::CONTENT_TYPE, "application/json".parse().unwrap())].into_iter().collect();
+        let read = |status: StatusCode, headers: &HeaderMap, body: &'static str| {
+            Capture::read(status, headers, &Bytes::from_static(body.as_bytes())).map(|capture| capture.status)
+        };
+        assert_eq!(read(StatusCode::OK, &json, "{bad"), Err(NotAnObject));
+        assert_eq!(read(StatusCode::OK, &json, "[1]"), Err(NotAnObject));
+        assert_eq!(read(StatusCode::OK, &HeaderMap::new(), "<html>"), Ok(CallStatus::Error));
+        assert_eq!(read(StatusCode::OK, &HeaderMap::new(), "{}"), Ok(CallStatus::Ok));
+        assert_eq!(read(StatusCode::NO_CONTENT, &json, ""), Ok(CallStatus::Ok));
+        assert_eq!(read(StatusCode::BAD_REQUEST, &json, r#"{"error":{}}"#), Ok(CallStatus::Error));
+    }
+
+    /// JSON-like answers, with what may be missing, null or odd.
+    fn answers() -> impl Strategy<Value = serde_json::Value> {
+        use serde_json::{Value, json};
+        let odd = prop_oneof![
+            Just(json!(null)),
+            Just(json!("x")),
+            Just(json!([true])),
+            Just(json!({"a": 1})),
+            Just(json!([-1]))
+        ];
+        let ids = prop_oneof![3 => prop::collection::vec(any::<u32>(), 0..5).prop_map(Value::from), 1 => odd.clone()];
+        let number = prop_oneof![5 => (-30.0..0.0_f64).prop_map(Value::from), 1 => odd.clone()];
+        let items = prop::collection::vec(number.prop_map(|number| json!({"token": "t", "logprob": number})), 0..4);
+        let log_probs = prop_oneof![3 => items.prop_map(|content| json!({"content": content})), 1 => odd.clone()];
+        let choice = (ids.clone(), log_probs, ids.clone(), any::<bool>()).prop_map(|(ids, log_probs, prompt, own)| {
+            let mut choice = json!({"token_ids": ids, "logprobs": log_probs});
+            if own {
+                choice["prompt_token_ids"] = prompt;
+            }
+            choice
+        });
+        let choices = prop::collection::vec(prop_oneof![5 => choice, 1 => odd.clone()], 0..3).prop_map(Value::from);
+        (ids, prop_oneof![8 => choices, 1 => odd], any::<bool>()).prop_map(|(prompt, choices, own)| {
+            let mut answer = json!({"choices": choices});
+            if own {
+                answer["prompt_token_ids"] = prompt;
+            }
+            answer
+        })
+    }
+
+    proptest! {
+        /// The view that posted events get, which reads a tree, is the oracle.
+        #[test]
+        fn agrees_with_a_reading_of_the_tree(answer in answers()) {
+            let body = answer.to_string();
+            let oracle = CallTokens::of_response(&pyjson::parse(body.as_bytes()).unwrap());
+            prop_assert_eq!(read(&body).tokens, oracle, "{}", body);
+        }
+    }
+}
