@@ -77,6 +77,26 @@ impl<'de> Deserialize<'de> for RawJson {
     }
 }
 
+/// Reads any JSON integer into an `i64`; one that does not fit becomes the nearest that does.
+///
+/// The contract sets no bound for timeouts, versions and `Retry-After`, and one absurd value must not make a list of
+/// rollouts unreadable.
+pub(crate) fn saturating_i64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Number {
+        Fits(i64),
+        TooLarge(u64),
+        Spelled(f64),
+    }
+    match Number::deserialize(deserializer)? {
+        Number::Fits(number) => Ok(number),
+        Number::TooLarge(number) => Ok(i64::try_from(number).unwrap_or(i64::MAX)),
+        Number::Spelled(number) if number.fract() == 0.0 => Ok(number as i64),
+        Number::Spelled(number) => Err(serde::de::Error::custom(format!("{number} is not an integer"))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,5 +110,18 @@ mod tests {
         }
         assert_eq!(RawJson::empty_object().text(), "{}");
         assert_eq!(RawJson::null().text(), "null");
+    }
+
+    #[test]
+    fn absurd_integers_become_the_nearest() {
+        #[derive(Deserialize)]
+        struct Holder(#[serde(deserialize_with = "saturating_i64")] i64);
+        let read = |text: &str| serde_json::from_str::<Holder>(text).map(|holder| holder.0).ok();
+        assert_eq!(read("-5"), Some(-5));
+        assert_eq!(read("18446744073709551615"), Some(i64::MAX));
+        assert_eq!(read("100000000000000000000"), Some(i64::MAX));
+        assert_eq!(read("-100000000000000000000"), Some(i64::MIN));
+        assert_eq!(read("1.5"), None);
+        assert_eq!(read("\"5\""), None);
     }
 }

@@ -10,6 +10,6 @@ pub struct ModelServer {
     /// Base URL up to and including `/v1`.
     pub endpoint: String,
     /// Policy version that it serves: the training step of its weights.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::json::saturating_i64")]
     pub version: i64,
 }

@@ -39,7 +39,7 @@ impl fmt::Display for Mode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PauseRequest {
     /// What paused calls are told in `Retry-After`.
-    #[serde(default = "default_retry_after_seconds")]
+    #[serde(default = "default_retry_after_seconds", deserialize_with = "crate::json::saturating_i64")]
     pub retry_after_seconds: i64,
     /// Told to paused calls.
     #[serde(default)]
@@ -62,6 +62,7 @@ pub struct ProxyState {
     /// Whether new calls are refused with 429.
     pub paused: bool,
     /// What they are told in `Retry-After`.
+    #[serde(deserialize_with = "crate::json::saturating_i64")]
     pub retry_after_seconds: i64,
     /// Why.
     pub reason: Option<String>,

@@ -105,7 +105,7 @@ pub struct K8sConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RolloutConfig {
     /// Seconds an agent may run before its process group is killed.
-    #[serde(default = "default_timeout_seconds")]
+    #[serde(default = "default_timeout_seconds", deserialize_with = "crate::json::saturating_i64")]
     pub timeout_seconds: i64,
     /// For `runner_type=local`.
     #[serde(default)]

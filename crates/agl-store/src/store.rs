@@ -103,6 +103,11 @@ impl Store {
         self.wait_until(wait, |marks| marks.ended > after).await;
     }
 
+    /// How many callers wait now.
+    pub fn waiters(&self) -> usize {
+        self.0.marks.receiver_count()
+    }
+
     async fn wait_until(&self, wait: Duration, ready: impl FnMut(&FeedMarks) -> bool) {
         let mut marks = self.0.marks.subscribe();
         // Both ends of the wait mean: answer with what there is. The sender lives as long as `self`.
