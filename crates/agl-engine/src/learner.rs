@@ -1,7 +1,8 @@
 //! The training side of a policy: gradients of a loss on given tokens, optimiser steps.
 //!
 //! Gradients add up over as many calls of [`Learner::accumulate`] as a step needs, so memory is bounded by one micro-batch:
-//! per token about `layers · (4 · hidden + 3 · intermediate) + vocabulary` floats.
+//! at most `layers · (6 · hidden + 2 · intermediate)` floats per token and the vocabulary once more per scored one. The learner
+//! itself holds four times the parameters: weights, gradients and two running means.
 
 use std::path::Path;
 use std::sync::Arc;

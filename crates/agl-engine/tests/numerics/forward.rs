@@ -129,6 +129,16 @@ fn logits_come_only_for_the_rows_that_were_asked_for() {
 }
 
 #[test]
+fn a_chunk_that_asks_for_no_logits_still_fills_its_cache() {
+    let model = small_model(small_config(2, true, "llama"), 1);
+    let mut cache = KvCache::new(&model.config);
+    let mut batch = [Segment { tokens: &[1, 2, 3], cache: &mut cache, logits_for: LogitsFor::None }];
+    assert!(model.forward(&mut batch).unwrap().is_empty());
+    assert_eq!((cache.len(), cache.bytes()), (3, 3 * 2 * 2 * 2 * 6 * 4));
+    assert!(model.forward(&mut []).unwrap().is_empty());
+}
+
+#[test]
 fn the_number_of_threads_does_not_change_a_bit() {
     let model = Model::random(
         agl_engine::LlamaConfig {

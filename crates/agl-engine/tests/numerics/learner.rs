@@ -222,6 +222,22 @@ fn scoring_in_several_passes_keeps_the_order() {
 }
 
 #[test]
+fn a_few_steps_learn_a_sequence_by_heart() {
+    let mut learner = Learner::new(small_model(small_config(2, true, "llama"), 6), AdamWConfig::default());
+    let sequences = [Sequence { tokens: tokens(30, 23, 1), scored: 1..30 }];
+    let mut losses = Vec::new();
+    for _ in 0..60 {
+        let loss = learner.accumulate(&sequences, 1.0, |scores| {
+            let count = scores[0].log_probs.len() as f32;
+            (-scores[0].log_probs.iter().sum::<f32>() / count, vec![vec![-1.0 / count; 29]])
+        });
+        losses.push(loss.unwrap());
+        learner.step(1e-2, 1.0);
+    }
+    assert!(losses[0] > 2.5 && losses[59] < 0.05, "{losses:?}");
+}
+
+#[test]
 fn a_non_finite_gradient_changes_nothing() {
     let model = small_model(small_config(2, true, "llama"), 8);
     let mut learner = Learner::new(model.clone(), AdamWConfig::default());
