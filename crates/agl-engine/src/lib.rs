@@ -1,4 +1,12 @@
-//! The embedded policy: tokenizer, transformer, sampler, OpenAI server, optimiser, checkpoints.
+//! The embedded policy: a model folder served over OpenAI's API and trained in the same process, without a GPU.
+//!
+//! In reading order:
+//! - [`model`]: a transformer of the Llama family, its weights and its one forward path, on the crate's own `kernels`;
+//!   [`checkpoint`] reads and writes its folder;
+//! - [`score`], [`learner`] and [`optimizer`]: log-probabilities of given tokens, gradients of a loss on them, AdamW;
+//! - [`tokenizer`], [`chat`] and [`sampler`]: from messages to token ids and back; [`scheduler`] batches the sequences in
+//!   flight, [`serve`] is the server;
+//! - [`policy`] joins both sides into what the training loop drives; [`pretrain`] makes the example's policy.
 
 pub mod chat;
 pub mod checkpoint;

@@ -7,7 +7,8 @@ use std::path::Path;
 use agl_engine::model::ForwardError;
 use agl_engine::score::ScoreError;
 use agl_engine::{
-    AdamWConfig, KvCache, Learner, LogitsFor, Model, Scores, Segment, Sequence, Weights, load_model, log_softmax,
+    AdamWConfig, KvCache, Learner, LlamaConfig, LogitsFor, Model, Scores, Segment, Sequence, Weights, load_model,
+    log_softmax,
 };
 use safetensors::SafeTensors;
 
@@ -218,6 +219,29 @@ fn scoring_in_several_passes_keeps_the_order() {
     for (sequence, scores) in sequences.iter().zip(&together) {
         let alone = learner.score(std::slice::from_ref(sequence), 1.0).unwrap();
         assert_close(&scores.log_probs, &alone[0].log_probs, 1e-5, "log-probs");
+    }
+}
+
+/// Large enough that products, rows, attention and the optimiser all go to several threads.
+#[test]
+fn training_gives_the_same_bits_on_any_number_of_threads() {
+    let config =
+        LlamaConfig { hidden_size: 96, intermediate_size: 256, head_dim: 24, ..small_config(2, false, "qwen2") };
+    let model = small_model(config, 2);
+    let sequences: Vec<Sequence> =
+        (0..12).map(|i| Sequence { tokens: tokens(80 + 9 * i, 23, i), scored: 1..80 }).collect();
+    let train = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let mut learner = Learner::new(model.clone(), AdamWConfig::default());
+            learner.accumulate(&sequences, 1.0, |_| (0.0, vec![vec![-0.01; 79]; 12])).unwrap();
+            learner.step(1e-3, 1.0);
+            learner.model().weights.values().iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+        })
+    };
+    let one = train(1);
+    for threads in [2, 3, 5] {
+        assert!(one == train(threads), "{threads} threads");
     }
 }
 
