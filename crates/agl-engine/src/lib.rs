@@ -15,6 +15,7 @@ pub mod learner;
 pub mod model;
 pub mod optimizer;
 pub mod policy;
+pub mod pretrain;
 pub mod sampler;
 pub mod scheduler;
 pub mod score;

@@ -1,2 +1,7 @@
 //! The `agl` command line.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    agl::cli::main()
+}
