@@ -1,5 +1,7 @@
 //! The gate that every call passes: it can be closed while weights change, and counts who is inside.
 
+use std::sync::Arc;
+
 use agl_protocol::pyjson::Integer;
 use tokio::sync::watch;
 
@@ -17,14 +19,14 @@ pub struct GateState {
 }
 
 /// Counts calls, and refuses new ones while paused. Both under one lock, so that a pause that reads zero calls has
-/// seen the last of them.
-#[derive(Debug)]
-pub struct Gate(watch::Sender<GateState>);
+/// seen the last of them. Cloning it gives another handle to the same gate.
+#[derive(Clone, Debug)]
+pub struct Gate(Arc<watch::Sender<GateState>>);
 
 impl Default for Gate {
     fn default() -> Self {
         let open = GateState { paused: false, retry_after_seconds: Integer::from(5), reason: None, inflight: 0 };
-        Self(watch::Sender::new(open))
+        Self(Arc::new(watch::Sender::new(open)))
     }
 }
 
@@ -54,7 +56,7 @@ impl Gate {
     }
 
     /// Lets a call in, or says why not. It is inside until the pass is dropped, however it ends.
-    pub fn enter(&self) -> Result<Pass<'_>, GateState> {
+    pub fn enter(&self) -> Result<Pass, GateState> {
         let mut refused = None;
         self.0.send_if_modified(|state| {
             if state.paused {
@@ -66,7 +68,7 @@ impl Gate {
         });
         match refused {
             Some(state) => Err(state),
-            None => Ok(Pass(self)),
+            None => Ok(Pass(self.clone())),
         }
     }
 
@@ -84,9 +86,9 @@ impl Gate {
 
 /// A call is inside the gate as long as it holds this.
 #[derive(Debug)]
-pub struct Pass<'a>(&'a Gate);
+pub struct Pass(Gate);
 
-impl Drop for Pass<'_> {
+impl Drop for Pass {
     fn drop(&mut self) {
         self.0.0.send_if_modified(|state| {
             state.inflight -= 1;

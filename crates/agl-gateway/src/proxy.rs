@@ -5,14 +5,15 @@ use std::time::Instant;
 
 use agl_protocol::Mode;
 use agl_protocol::pyjson::Integer;
-use agl_store::{EventData, ModelCall, ModelServer, NewEvent, Store};
+use agl_store::{ModelServer, Store};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 
 use crate::capture::{Capture, NotAnObject};
-use crate::gate::Pass;
+use crate::record::Recorder;
+use crate::relay::Relay;
 use crate::shape::{ShapeError, Shaped, Shaper};
-use crate::upstream::{AttemptError, Reply, Upstream, target};
+use crate::upstream::{AttemptError, Outcome, Reply, Upstream, target};
 use crate::{Gate, GateState, GatewaySettings, retry, route};
 
 /// What of a model server's API agents may call.
@@ -55,14 +56,23 @@ pub struct Call {
 }
 
 /// What the agent gets: the model server's answer.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Answer {
     /// The model server's status.
     pub status: StatusCode,
     /// Those of its headers that mean something to the agent.
     pub headers: HeaderMap,
     /// Its body.
-    pub body: Bytes,
+    pub body: AnswerBody,
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub enum AnswerBody {
+    /// All of it.
+    Whole(Bytes),
+    /// As it comes.
+    Stream(Box<Relay>),
 }
 
 /// Why a call was not answered by a model server.
@@ -145,38 +155,32 @@ impl Gateway {
         let Shaped { body, stream } = self.shaper.shape(&call.body, call.mode)?;
         let server = self.route(&call.rollout_id)?;
         let pass = self.gate.enter()?;
-        if stream && !self.settings.allow_streaming {
+        if stream.is_some() && !self.settings.allow_streaming {
             return Err(CallError::StreamingOff);
         }
         let started = Instant::now();
-        let (reply, retry_count) = self.forward(&server, call.path, &body, &pass).await?;
-        let latency_ms = started.elapsed().as_secs_f64() * 1e3;
-        let headers = for_agent(reply.status, &reply.headers);
-        let capture = match Capture::read(reply.status, &reply.headers, &reply.body) {
-            Ok(capture) => capture,
-            Err(error) => {
-                tracing::warn!(endpoint = server.endpoint, status = %reply.status, %error, "a model call is not kept");
-                let answer = Answer { status: reply.status, headers, body: reply.body };
-                return if answer.status.is_success() { Err(error.into()) } else { Ok(answer) };
-            }
-        };
-        let answer = Answer { status: reply.status, headers, body: capture.answer };
-        let recorded = ModelCall {
+        let (outcome, retry_count) = self.forward(&server, call.path, &body, stream.is_some()).await?;
+        let recorder = |http_status: StatusCode| Recorder {
+            store: self.store.clone(),
+            rollout_id: call.rollout_id,
+            attempt_id: call.attempt_id,
             server,
             request: body,
-            response: capture.response,
-            latency_ms,
-            http_status: reply.status.as_u16(),
-            status: capture.status,
+            started,
             retry_count,
-            routes: capture.routes,
-            usage: capture.usage,
-            finish_reason: capture.finish_reason,
-            error: capture.error,
-            tokens: capture.tokens,
+            http_status,
+            pass,
         };
-        self.keep(call.rollout_id, call.attempt_id, recorded);
-        Ok(answer)
+        match outcome {
+            Outcome::Whole(reply) => whole(reply, recorder),
+            Outcome::Stream(response) => {
+                let (parts, upstream) = response.into_parts();
+                let hide_usage = !stream.is_some_and(|wish| wish.usage);
+                let relay = Relay::new(upstream, recorder(parts.status), hide_usage, self.settings.attempt_timeout);
+                let headers = for_agent(parts.status, &parts.headers);
+                Ok(Answer { status: parts.status, headers, body: AnswerBody::Stream(Box::new(relay)) })
+            }
+        }
     }
 
     fn route(&self, rollout_id: &str) -> Result<Arc<ModelServer>, CallError> {
@@ -193,17 +197,18 @@ impl Gateway {
         server: &ModelServer,
         path: UpstreamPath,
         body: &Bytes,
-        _inside: &Pass<'_>,
-    ) -> Result<(Reply, u32), CallError> {
+        wants_stream: bool,
+    ) -> Result<(Outcome, u32), CallError> {
         let target = target(&server.endpoint, path.as_str()).map_err(|error| refuse(&server.endpoint, &error))?;
         let retries = &self.settings.retry;
         let mut attempt = 0;
         loop {
-            let outcome = self.upstream.send(&target, body.clone()).await;
             let last = attempt + 1 >= retries.max_attempts;
-            let why = match outcome {
-                Ok(reply) if last || !retry::is_retryable(reply.status) => return Ok((reply, attempt)),
-                Ok(reply) => format!("status {}", reply.status),
+            let why = match self.upstream.send(&target, body.clone(), wants_stream).await {
+                Ok(Outcome::Whole(reply)) if !last && retry::is_retryable(reply.status) => {
+                    format!("status {}", reply.status)
+                }
+                Ok(outcome) => return Ok((outcome, attempt)),
                 Err(error) if last => return Err(refuse(&server.endpoint, &error)),
                 Err(error) => error.to_string(),
             };
@@ -215,13 +220,21 @@ impl Gateway {
             }
         }
     }
+}
 
-    /// Keeps the call. If its rollout was deleted meanwhile there is nobody left who would ask for it.
-    fn keep(&self, rollout_id: String, attempt_id: String, call: ModelCall) {
-        let event_type = "model_request".to_owned();
-        let event = NewEvent { rollout_id, attempt_id, event_type, data: EventData::Call(Box::new(call)) };
-        if let Err(refusal) = self.store.record(event) {
-            tracing::warn!(%refusal, "a model call is dropped");
+/// An answer that came in one piece. One that says that it is JSON and is none is not kept: there is nothing to learn
+/// from it.
+fn whole(reply: Reply, recorder: impl FnOnce(StatusCode) -> Recorder) -> Result<Answer, CallError> {
+    let (status, headers) = (reply.status, for_agent(reply.status, &reply.headers));
+    match Capture::read(status, &reply.headers, &reply.body) {
+        Ok(capture) => {
+            let body = AnswerBody::Whole(recorder(status).keep_whole(capture));
+            Ok(Answer { status, headers, body })
+        }
+        Err(error) => {
+            tracing::warn!(%status, %error, "a model call is not kept");
+            let answer = Answer { status, headers, body: AnswerBody::Whole(reply.body) };
+            if status.is_success() { Err(error.into()) } else { Ok(answer) }
         }
     }
 }

@@ -6,7 +6,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use agl_protocol::{Mode, pyjson};
+use agl_protocol::Mode;
+use agl_protocol::pyjson::{self, Dict, Value};
 use bytes::Bytes;
 
 use crate::GatewaySettings;
@@ -17,8 +18,15 @@ use crate::scan::Scanner;
 pub struct Shaped {
     /// The JSON to send.
     pub body: Bytes,
-    /// Whether the agent asked for a stream.
-    pub stream: bool,
+    /// The stream that the agent asked for, if it did.
+    pub stream: Option<StreamWish>,
+}
+
+/// How the agent wants its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamWish {
+    /// It asked for the chunk with the token counts at the end. The gateway asks for it in any case.
+    pub usage: bool,
 }
 
 /// Why a request can't be sent.
@@ -55,7 +63,7 @@ impl Shaper {
         pyjson::write_string(&mut model, &settings.model_name);
         let forced = |temperature: f64| {
             let mut spelled = String::new();
-            pyjson::Value::Float(temperature).write(&mut spelled, pyjson::Spelling::Python);
+            Value::Float(temperature).write(&mut spelled, pyjson::Spelling::Python);
             vec![("model", model.clone()), ("temperature", spelled), ("return_token_ids", "true".to_owned())]
         };
         let mut train = forced(settings.train_temperature);
@@ -100,7 +108,8 @@ fn edit(text: &str, forced: &[(&'static str, String)]) -> Result<Shaped, ShapeEr
             if key == "stream" {
                 stream = Some(span);
             }
-            let index = forced.iter().position(|(forced, _)| *forced == key);
+            let options = (key == STREAM_OPTIONS).then_some(forced.len());
+            let index = forced.iter().position(|(forced, _)| *forced == key).or(options);
             found_keys.extend(index);
             Ok(index.is_some())
         });
@@ -113,11 +122,27 @@ fn edit(text: &str, forced: &[(&'static str, String)]) -> Result<Shaped, ShapeEr
     if scanner.lone_surrogate {
         return Err(ShapeError::LoneSurrogate);
     }
-    let stream = stream.is_some_and(|span| scanner.value(span).is_truthy());
     let found = found_keys.into_iter().zip(members);
-    let found = found.map(|(forced, member)| Found { forced, span: member.span, value: member.value });
-    Ok(Shaped { body: rewrite(text, forced, &found.collect::<Vec<_>>()).into(), stream })
+    let mut found: Vec<Found> =
+        found.map(|(forced, member)| Found { forced, span: member.span, value: member.value }).collect();
+    if !stream.is_some_and(|span| scanner.value(span).is_truthy()) {
+        found.retain(|found| found.forced < forced.len());
+        return Ok(Shaped { body: rewrite(text, forced, &found).into(), stream: None });
+    }
+    let options = found.iter().rfind(|found| found.forced == forced.len()).map(|found| found.value.clone());
+    let mut options = match options.map(|span| scanner.value(span)) {
+        Some(Value::Dict(options)) => options,
+        _ => Dict::new(),
+    };
+    let asked = options.insert("include_usage".to_owned(), Value::Bool(true));
+    let usage = asked.is_some_and(|asked| asked.is_truthy());
+    let mut forced = forced.to_vec();
+    forced.push((STREAM_OPTIONS, Value::Dict(options).to_raw().text().to_owned()));
+    Ok(Shaped { body: rewrite(text, &forced, &found).into(), stream: Some(StreamWish { usage }) })
 }
+
+/// Where a request says what a stream should hold.
+const STREAM_OPTIONS: &str = "stream_options";
 
 /// Writes the forced value at the first place of each key, drops the key's other places, and appends keys not found.
 fn rewrite(text: &str, forced: &[(&'static str, String)], found: &[Found]) -> String {
@@ -139,8 +164,7 @@ fn rewrite(text: &str, forced: &[(&'static str, String)], found: &[Found]) -> St
     let end = text.rfind('}').unwrap_or(text.len());
     out.push_str(text[copied..end].trim_end_matches([' ', '\t', '\n', '\r']));
     let mut empty = out.trim_start_matches([' ', '\t', '\n', '\r']) == "{";
-    for (index, (key, value)) in forced.iter().enumerate().filter(|(index, _)| !written[*index]) {
-        debug_assert!(!written[index]);
+    for (_, (key, value)) in forced.iter().enumerate().filter(|(index, _)| !written[*index]) {
         if !empty {
             out.push(',');
         }
@@ -192,7 +216,7 @@ mod tests {
 
     #[test]
     fn stream_is_what_python_calls_true() {
-        let streams = |body: &str| shaper().shape(body.as_bytes(), Mode::Val).unwrap().stream;
+        let streams = |body: &str| shaper().shape(body.as_bytes(), Mode::Val).unwrap().stream.is_some();
         for body in
             [r#"{"stream":true}"#, r#"{"stream":1}"#, r#"{"stream":"false"}"#, r#"{"stream":false,"stream":[0]}"#]
         {
@@ -201,6 +225,24 @@ mod tests {
         for body in ["{}", r#"{"stream":null}"#, r#"{"stream":0}"#, r#"{"stream":{}}"#, r#"{"x":{"stream":true}}"#] {
             assert!(!streams(body), "{body}");
         }
+    }
+
+    #[test]
+    fn a_stream_always_counts_its_tokens() {
+        let shaped = |body: &str| {
+            let shaped = Shaper { train: Vec::new(), val: Vec::new() }.shape(body.as_bytes(), Mode::Val).unwrap();
+            (String::from_utf8(shaped.body.to_vec()).unwrap(), shaped.stream.map(|wish| wish.usage))
+        };
+        let with_usage = r#"{"stream":true,"stream_options":{"include_usage":true}}"#;
+        assert_eq!(shaped(r#"{"stream":true}"#), (with_usage.to_owned(), Some(false)));
+        assert_eq!(shaped(r#"{"stream":true,"stream_options":null}"#), (with_usage.to_owned(), Some(false)));
+        assert_eq!(shaped(with_usage), (with_usage.to_owned(), Some(true)));
+        assert_eq!(
+            shaped(r#"{"stream_options": {"a":1,"include_usage":false}, "stream":1}"#),
+            (r#"{"stream_options": {"a":1,"include_usage":true}, "stream":1}"#.to_owned(), Some(false))
+        );
+        let unstreamed = r#"{"stream":false,"stream_options":{"include_usage":false}}"#;
+        assert_eq!(shaped(unstreamed), (unstreamed.to_owned(), None));
     }
 
     #[test]

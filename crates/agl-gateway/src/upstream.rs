@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flate2::read::GzDecoder;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -26,6 +27,15 @@ pub struct Reply {
     pub headers: HeaderMap,
     /// Its body.
     pub body: Bytes,
+}
+
+/// What came of an attempt.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A whole answer.
+    Whole(Reply),
+    /// The head of a stream.
+    Stream(Response<Incoming>),
 }
 
 /// Why an attempt got no answer.
@@ -67,25 +77,33 @@ impl Upstream {
         Self { client, attempt_timeout: settings.attempt_timeout }
     }
 
-    /// Sends a request and waits for the whole answer. Dropping the future closes the connection, which is how a model
-    /// server learns that nobody waits any more.
-    pub async fn send(&self, target: &Uri, body: Bytes) -> Result<Reply, AttemptError> {
-        tokio::time::timeout(self.attempt_timeout, self.exchange(target, body))
+    /// Sends a request and waits for the whole answer or, if the agent `wants_stream` and the model server agrees, for
+    /// its head. Dropping the future closes the connection, which is how a model server learns that nobody waits any more.
+    pub async fn send(&self, target: &Uri, body: Bytes, wants_stream: bool) -> Result<Outcome, AttemptError> {
+        tokio::time::timeout(self.attempt_timeout, self.exchange(target, body, wants_stream))
             .await
             .unwrap_or(Err(AttemptError::Timeout(self.attempt_timeout)))
     }
 
-    async fn exchange(&self, target: &Uri, body: Bytes) -> Result<Reply, AttemptError> {
+    async fn exchange(&self, target: &Uri, body: Bytes, wants_stream: bool) -> Result<Outcome, AttemptError> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = target.clone();
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let response = self.client.request(request).await.map_err(|error| AttemptError::Transport(chain(&error)))?;
+        if wants_stream && is_stream(&response) {
+            return Ok(Outcome::Stream(response));
+        }
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
         let body = body.map_err(|error| AttemptError::Transport(error.to_string()))?.to_bytes();
-        Ok(plain(Reply { status: parts.status, headers: parts.headers, body }))
+        Ok(Outcome::Whole(plain(Reply { status: parts.status, headers: parts.headers, body })))
     }
+}
+
+fn is_stream(response: &Response<Incoming>) -> bool {
+    let content_type = response.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    response.status().is_success() && content_type.to_ascii_lowercase().starts_with(b"text/event-stream")
 }
 
 /// Unpacks an answer that came compressed though nobody asked for that. What can't be unpacked stays as it came.

@@ -26,7 +26,7 @@ pub struct TripletCall {
     /// HTTP status of the model server's answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_status: Option<i64>,
-    /// `ok` or `error`.
+    /// `ok`, `error`, or, of a call that broke off, `stream_error` or `aborted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
 }
@@ -68,7 +68,9 @@ impl TripletCall {
             return Err(TripletError::NotAModelCall(event.event_type.clone()));
         }
         let call: Self = event.data.parse().map_err(|e| TripletError::Malformed(e.to_string()))?;
-        if call.status.as_deref() == Some("error") || call.http_status.is_some_and(|status| status >= 400) {
+        if call.status.as_deref().is_some_and(|status| status != "ok")
+            || call.http_status.is_some_and(|status| status >= 400)
+        {
             return Err(TripletError::Failed {
                 status: call.status.unwrap_or_else(|| "unknown".into()),
                 http_status: call.http_status.map_or_else(|| "unknown".into(), |status| status.to_string()),

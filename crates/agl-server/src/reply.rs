@@ -1,15 +1,16 @@
 //! Answers, and errors in the shape that callers know: `{"detail": …}`.
 
+use agl_gateway::Relay;
 use agl_protocol::pyjson;
 use agl_store::Refusal;
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use http_body_util::Full;
+use http_body_util::{Either, Full};
 
 use crate::validate::Problems;
 
-/// The body of every answer.
-pub(crate) type Body = Full<Bytes>;
+/// The body of every answer: whole, or a model server's stream on its way.
+pub(crate) type Body = Either<Full<Bytes>, Relay>;
 /// Every answer.
 pub(crate) type Reply = Response<Body>;
 
@@ -20,7 +21,7 @@ pub(crate) fn json(status: StatusCode, text: impl Into<Bytes>) -> Reply {
 
 /// An answer of any type.
 pub(crate) fn with_type(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Reply {
-    let mut reply = Response::new(Full::new(body.into()));
+    let mut reply = Response::new(Either::Left(Full::new(body.into())));
     *reply.status_mut() = status;
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     reply
@@ -29,7 +30,7 @@ pub(crate) fn with_type(status: StatusCode, content_type: &'static str, body: im
 /// An answer without a body. The original calls even that JSON, except when it redirects.
 pub(crate) fn empty(status: StatusCode) -> Reply {
     if status == StatusCode::TEMPORARY_REDIRECT {
-        let mut reply = Response::new(Full::default());
+        let mut reply = Response::new(Either::Left(Full::default()));
         *reply.status_mut() = status;
         return reply;
     }

@@ -195,6 +195,10 @@ pub enum CallStatus {
     Ok,
     /// The model server answered with an error, or with something that is no JSON object.
     Error,
+    /// A stream broke before its end, or held an error.
+    StreamError,
+    /// The model server gave the answer up half-way (finish reason `abort`), since it was paused.
+    Aborted,
 }
 
 impl CallStatus {
@@ -203,7 +207,14 @@ impl CallStatus {
         match self {
             Self::Ok => "ok",
             Self::Error => "error",
+            Self::StreamError => "stream_error",
+            Self::Aborted => "aborted",
         }
+    }
+
+    /// Whether the tokens of such a call are an answer of the policy, and not a piece of one.
+    pub fn is_whole(self) -> bool {
+        matches!(self, Self::Ok | Self::Error)
     }
 }
 

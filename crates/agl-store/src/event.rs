@@ -52,6 +52,12 @@ impl EventData {
         }
     }
 
+    /// Whether this is a model call that trains: one that sampled tokens and did not break off.
+    pub(crate) fn has_answer(&self) -> bool {
+        let whole = !matches!(self, Self::Call(call) if !call.status.is_whole());
+        whole && self.tokens().is_some_and(CallTokens::has_response)
+    }
+
     /// The expert routes, if this is a model call.
     pub(crate) fn routes(&self) -> Option<&Routes> {
         match self {

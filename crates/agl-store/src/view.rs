@@ -54,7 +54,7 @@ fn drop_displaced(events: &mut Vec<&Event>) {
     for (index, event) in events.iter().enumerate() {
         let Some(tokens) = event.data.tokens() else { continue };
         let Some(key) = tokens.prompt_key() else { continue };
-        let sampled = tokens.has_response();
+        let sampled = event.data.has_answer();
         match kept.get(&key) {
             Some((_, true)) if !sampled => {
                 displaced[index] = true;
@@ -129,8 +129,13 @@ impl PostedCall {
 }
 
 impl ModelCall {
+    /// Of a call that broke off, the tokens sampled so far are not shown: no trainer, ours or another, may learn from them.
     fn write_triplet(&self, out: &mut String, routes: bool) {
-        write_tokens(out, &self.tokens);
+        if self.status.is_whole() {
+            write_tokens(out, &self.tokens);
+        } else {
+            write_tokens(out, &CallTokens { prompt: self.tokens.prompt.clone(), ..CallTokens::default() });
+        }
         out.push_str(",\"server\":{\"model\":");
         pyjson::write_string(out, &self.server.model);
         push_field(out, ",\"version\":", self.server.version.digits());

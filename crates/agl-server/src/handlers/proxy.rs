@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use agl_gateway::{Answer, Call, CallError, GateState, UpstreamPath};
+use agl_gateway::{Answer, AnswerBody, Call, CallError, GateState, UpstreamPath};
 use agl_protocol::{Mode, pyjson};
 use http::StatusCode;
-use http_body_util::Full;
+use http_body_util::{Either, Full};
 
 use crate::app::{App, Ask};
 use crate::reply::{Refused, Reply, detail, empty, json, with_header};
@@ -27,7 +27,10 @@ fn pass(answer: Answer) -> Reply {
     if matches!(answer.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         return empty(answer.status);
     }
-    let mut reply = Reply::new(Full::new(answer.body));
+    let mut reply = Reply::new(match answer.body {
+        AnswerBody::Whole(body) => Either::Left(Full::new(body)),
+        AnswerBody::Stream(relay) => Either::Right(*relay),
+    });
     *reply.status_mut() = answer.status;
     *reply.headers_mut() = answer.headers;
     reply
