@@ -70,6 +70,8 @@ enum Word<'a> {
     Option(&'static Spec, &'static str, Option<&'a str>),
     /// Looks like an option, but isn't one.
     Unknown(&'a str),
+    /// `--`: what follows are overrides, whatever they look like.
+    Separator,
 }
 
 /// Reads the words; an error is one line, to be shown below the usage.
@@ -79,6 +81,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Arguments, String> {
     for word in words {
         if word == "--" && !only_plain {
             only_plain = true;
+            read.push(Word::Separator);
         } else {
             read.push(if only_plain { Word::Plain(word) } else { classify(word)? });
         }
@@ -89,20 +92,19 @@ pub(crate) fn parse(words: &[String]) -> Result<Arguments, String> {
     let mut at = 0;
     while at < read.len() {
         match read[at].clone() {
-            Word::Plain(word) => {
+            Word::Plain(_) | Word::Separator if !overrides_taken => {
                 // All overrides are taken from the first place where there are any.
-                let run =
-                    read[at..].iter().map_while(|word| if let Word::Plain(word) = word { Some(*word) } else { None });
-                if overrides_taken {
-                    unknown.push(word);
-                    at += 1;
-                } else {
-                    arguments.overrides = run.map(ToOwned::to_owned).collect();
-                    at += arguments.overrides.len();
-                    overrides_taken = true;
-                }
+                let run = read[at..].iter().take_while(|word| matches!(word, Word::Plain(_) | Word::Separator));
+                at += run.clone().count();
+                let plain = run.filter_map(|word| if let Word::Plain(word) = word { Some(*word) } else { None });
+                arguments.overrides = plain.map(ToOwned::to_owned).collect();
+                overrides_taken = true;
             }
-            Word::Unknown(word) => {
+            Word::Separator => {
+                unknown.push("--");
+                at += 1;
+            }
+            Word::Plain(word) | Word::Unknown(word) => {
                 unknown.push(word);
                 at += 1;
             }
@@ -249,18 +251,28 @@ impl Arguments {
     }
 }
 
-/// The usage as `argparse` lays it out below the program's name.
+/// The usage as `argparse` lays it out: filled up to 78 columns, the overrides on a line of their own.
 pub(crate) fn usage(program: &str) -> String {
-    const LINES: &[&str] = &[
-        "[--help] [--hydra-help] [--version] [--cfg {job,hydra,all}]",
-        "[--resolve] [--package PACKAGE] [--run] [--multirun]",
-        "[--shell-completion] [--config-path CONFIG_PATH]",
-        "[--config-name CONFIG_NAME] [--config-dir CONFIG_DIR]",
-        "[--experimental-rerun EXPERIMENTAL_RERUN]",
-        "[--info [{all,config,defaults,defaults-tree,plugins,searchpath}]]",
-        "[overrides ...]",
-    ];
-    let head = format!("usage: {program} ");
+    const WIDTH: usize = 78;
+    let head = format!("usage: {program}");
     let indent = " ".repeat(head.len());
-    format!("{head}{}\n", LINES.join(&format!("\n{indent}")))
+    let mut text = head.clone();
+    let mut column = head.len();
+    for spec in OPTIONS {
+        let name = spec.long.trim_start_matches('-').to_uppercase().replace('-', "_");
+        let part = match spec.takes {
+            Takes::Nothing => format!(" [{}]", spec.long),
+            Takes::One => format!(" [{} {name}]", spec.long),
+            Takes::OneOf(choices) => format!(" [{} {{{}}}]", spec.long, choices.join(",")),
+            Takes::MaybeOneOf(choices) => format!(" [{} [{{{}}}]]", spec.long, choices.join(",")),
+        };
+        if column + part.len() > WIDTH {
+            text.push('\n');
+            text.push_str(&indent);
+            column = indent.len();
+        }
+        text.push_str(&part);
+        column += part.len();
+    }
+    format!("{text}\n{indent} [overrides ...]\n")
 }

@@ -180,6 +180,7 @@ impl<'a> Session<'a> {
             return refuse("The --resolve flag can only be used in conjunction with --cfg or --help");
         }
         if arguments.hydra_help {
+            arguments.overrides.iter().try_for_each(|text| Override::parse(text).map(|_| ()))?;
             return Ok(Command::Show(help::hydra_help(self.program, &self.sources)));
         }
         let commands = [
@@ -196,7 +197,8 @@ impl<'a> Session<'a> {
             return self.show_config(part).map(Command::Show);
         }
         if let Some(part) = &arguments.info {
-            return info::text(part, &self.compose(Mode::Run, &[])?).map(Command::Show);
+            let request = self.request(Mode::Run, arguments.overrides.clone());
+            return info::text(part, &request, self.surroundings).map(Command::Show);
         }
         if arguments.shell_completion {
             let composed = compose::compose(&self.request(Mode::Run, Vec::new()), self.surroundings)?;

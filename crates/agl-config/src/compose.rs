@@ -41,12 +41,20 @@ pub(crate) struct Request<'a> {
     pub(crate) mode: Mode,
 }
 
+/// Which files make up the configuration.
+pub(crate) struct Plan {
+    sources: Sources,
+    overrides: Vec<Override>,
+    choices: Choices,
+    pub(crate) trees: Vec<Tree>,
+    pub(crate) files: Vec<Placed>,
+    warnings: Vec<String>,
+}
+
 /// A configuration put together; Hydra's settings are under `hydra`.
 #[derive(Debug, Clone)]
 pub(crate) struct Composed {
     pub(crate) config: Config,
-    pub(crate) trees: Vec<Tree>,
-    pub(crate) files: Vec<Placed>,
     pub(crate) warnings: Vec<String>,
     pub(crate) sources: Vec<Source>,
 }
@@ -144,37 +152,39 @@ fn python_package(program: Program, path: &str) -> String {
     package.join(".")
 }
 
-/// Puts the configuration together.
-pub(crate) fn compose(request: &Request<'_>, surroundings: &Surroundings) -> Result<Composed, ConfigError> {
+/// Works out which files make up the configuration, in which order.
+pub(crate) fn plan(request: &Request<'_>) -> Result<Plan, ConfigError> {
     let overrides: Vec<Override> =
         request.overrides.iter().map(|text| Override::parse(text)).collect::<Result<_, _>>()?;
-    let searched = with_search_path(request, &overrides)?;
-    let sources = searched.as_ref().unwrap_or(request.sources);
+    let sources = with_search_path(request, &overrides)?;
     check_sweeps(&overrides, request.mode)?;
-
-    let mut choices = Choices::new(sources, &overrides)?;
+    let mut choices = Choices::new(&sources, &overrides)?;
     let mut warnings = Vec::new();
     let missing = match request.mode {
         Mode::Run => MissingChoice::Refuse,
         Mode::Multirun => MissingChoice::Skip,
     };
-    let trees = defaults::expand(sources, &request.config_name, &mut choices, missing, &mut warnings)?;
+    let trees = defaults::expand(&sources, &request.config_name, &mut choices, missing, &mut warnings)?;
     let files = defaults::flatten(&trees)?;
     choices.check_used()?;
+    Ok(Plan { sources, overrides, choices, trees, files, warnings })
+}
 
-    let root = merge_files(sources, &files)?;
+/// Puts the configuration together.
+pub(crate) fn compose(request: &Request<'_>, surroundings: &Surroundings) -> Result<Composed, ConfigError> {
+    let plan = plan(request)?;
+    let root = merge_files(&plan.sources, &plan.files)?;
     let mut config = Config::from_node(root, Keys::Closed(request.program.more_keys()));
-    for change in &choices.value_overrides {
+    for change in &plan.choices.value_overrides {
         config.apply(change)?;
     }
-    let sources: Vec<Source> = sources.iter().cloned().collect();
-    fill_in_hydra(&mut config, request, &overrides, &choices, &sources, surroundings);
+    fill_in_hydra(&mut config, request, &plan, surroundings);
     check_hydra(&config)?;
-    Ok(Composed { config, trees, files, warnings, sources })
+    Ok(Composed { config, warnings: plan.warnings, sources: plan.sources.iter().cloned().collect() })
 }
 
 /// Folders that `hydra.searchpath` adds, on the command line or in the primary config.
-fn with_search_path(request: &Request<'_>, overrides: &[Override]) -> Result<Option<Sources>, ConfigError> {
+fn with_search_path(request: &Request<'_>, overrides: &[Override]) -> Result<Sources, ConfigError> {
     let primary = request.sources.load(&request.config_name)?;
     if let Some(primary) = &primary
         && primary.root.as_map().is_none()
@@ -191,13 +201,13 @@ fn with_search_path(request: &Request<'_>, overrides: &[Override]) -> Result<Opt
         (Some(paths), _) => (paths, "hydra.searchpath in command-line"),
         (None, Some(primary)) => match tree::select(&primary.root, "hydra.searchpath") {
             Some(node) => (node.value.clone(), "hydra.searchpath in main"),
-            None => return Ok(None),
+            None => return Ok(request.sources.with([])),
         },
-        (None, None) => return Ok(None),
+        (None, None) => return Ok(request.sources.with([])),
     };
     let wrong = || ComposeError(format!("hydra.searchpath must be a list of strings. Got: {paths}"));
     let items = match &paths {
-        Value::Null => return Ok(None),
+        Value::Null => return Ok(request.sources.with([])),
         Value::List(items) => items,
         _ => return Err(wrong().into()),
     };
@@ -207,7 +217,7 @@ fn with_search_path(request: &Request<'_>, overrides: &[Override]) -> Result<Opt
         let folder = PathBuf::from(path.strip_prefix("file://").unwrap_or(path));
         added.push(Source { provider: provider.to_owned(), place: Place::Folder(folder) });
     }
-    Ok(Some(request.sources.with(added)))
+    Ok(request.sources.with(added))
 }
 
 /// Sweeps need `--multirun`, and Hydra's own settings can't be swept.
@@ -259,18 +269,12 @@ fn in_package(content: Node, package: &str) -> Node {
 }
 
 /// What Hydra writes into its own settings when all is put together.
-fn fill_in_hydra(
-    config: &mut Config,
-    request: &Request<'_>,
-    overrides: &[Override],
-    choices: &Choices,
-    sources: &[Source],
-    surroundings: &Surroundings,
-) {
+fn fill_in_hydra(config: &mut Config, request: &Request<'_>, plan: &Plan, surroundings: &Surroundings) {
     let text = |text: &str| Node::new(Value::Text(text.to_owned()), Origin::Default);
     let list =
         |texts: Vec<String>| Node::new(Value::List(texts.iter().map(|item| text(item)).collect()), Origin::Default);
-    let (hydra, task): (Vec<&Override>, Vec<&Override>) = overrides.iter().partition(|change| change.is_about_hydra());
+    let (hydra, task): (Vec<&Override>, Vec<&Override>) =
+        plan.overrides.iter().partition(|change| change.is_about_hydra());
     let texts = |overrides: &[&Override]| overrides.iter().map(|change| change.text.clone()).collect::<Vec<_>>();
     let mut dirname = texts(&task);
     dirname.sort();
@@ -295,9 +299,9 @@ fn fill_in_hydra(
     };
     config.set(
         "hydra.runtime.config_sources",
-        Node::new(Value::List(sources.iter().map(source).collect()), Origin::Default),
+        Node::new(Value::List(plan.sources.iter().map(source).collect()), Origin::Default),
     );
-    let made = choices.made.iter().map(|(key, choice)| {
+    let made = plan.choices.made.iter().map(|(key, choice)| {
         let choice = match choice {
             Choice::None => Node::new(Value::Null, Origin::Default),
             Choice::One(name) => text(name),

@@ -178,7 +178,9 @@ impl Choices {
     }
 
     fn change(&mut self, entry: &mut Entry) {
-        if let Some(change) = self.changes.get_mut(&entry.override_key()) {
+        if entry.role().is_some()
+            && let Some(change) = self.changes.get_mut(&entry.override_key())
+        {
             entry.choose(change.choice.clone());
             change.used = true;
         }

@@ -46,11 +46,11 @@ fn groups(sources: &Sources, wanted: fn(&str) -> bool) -> String {
         pending.extend(sources.list(&group, Listed::Groups).iter().map(|name| format!("{group}/{name}")));
         let options = sources.list(&group, Listed::Files);
         if wanted(&group) && !options.is_empty() {
-            found.push(format!("{group}: {}\n", options.join(", ")));
+            found.push((group, options.join(", ")));
         }
     }
     found.sort();
-    found.concat()
+    found.iter().map(|(group, options)| format!("{group}: {options}\n")).collect()
 }
 
 fn flags(program: &str) -> String {

@@ -1,27 +1,28 @@
 //! What `--info` prints: where files were looked for, which were taken in which order, and the result.
 
-use crate::compose::{Composed, HYDRA_VERSION};
+use crate::compose::{self, Composed, HYDRA_VERSION, Plan, Request};
 use crate::config::ConfigError;
 use crate::default_entry::Choice;
 use crate::default_entry::What;
 use crate::defaults::Tree;
 use crate::dump::to_yaml;
+use crate::surroundings::Surroundings;
 
 /// The text of one part: `all`, `config`, `defaults`, `defaults-tree`, `plugins` or `searchpath`.
-pub(crate) fn text(part: &str, composed: &Composed) -> Result<String, ConfigError> {
-    let parts: &[fn(&Composed) -> String] = match part {
-        "searchpath" => &[search_path],
-        "defaults" => &[defaults_list],
-        "defaults-tree" => &[defaults_tree],
-        "plugins" => &[|_| plugins()],
-        "config" => &[search_path, defaults_tree, defaults_list, config],
-        _ => &[|_| version(), |_| plugins(), search_path, defaults_tree, defaults_list, config],
-    };
-    Ok(parts.iter().map(|part| part(composed)).collect())
-}
-
-fn version() -> String {
-    header(&format!("Hydra {HYDRA_VERSION}"), '=')
+pub(crate) fn text(part: &str, request: &Request<'_>, surroundings: &Surroundings) -> Result<String, ConfigError> {
+    let composed = || compose::compose(request, surroundings);
+    Ok(match part {
+        "plugins" => plugins(),
+        "searchpath" => search_path(&composed()?),
+        "defaults" => defaults_list(&compose::plan(request)?),
+        "defaults-tree" => defaults_tree(&compose::plan(request)?),
+        part => {
+            let (plan, composed) = (compose::plan(request)?, composed()?);
+            let head =
+                if part == "all" { header(&format!("Hydra {HYDRA_VERSION}"), '=') + &plugins() } else { String::new() };
+            head + &search_path(&composed) + &defaults_tree(&plan) + &defaults_list(&plan) + &config(&composed)
+        }
+    })
 }
 
 fn plugins() -> String {
@@ -33,18 +34,18 @@ fn search_path(composed: &Composed) -> String {
     format!("\n{}{}", header("Config search path", '*'), table(&["Provider", "Search path"], rows, ""))
 }
 
-fn defaults_list(composed: &Composed) -> String {
+fn defaults_list(plan: &Plan) -> String {
     let row = |file: &crate::defaults::Placed| {
         let own = if file.is_own { "True" } else { "False" };
         vec![file.path.clone(), file.package.clone(), own.to_owned(), file.parent.clone()]
     };
-    let rows = composed.files.iter().map(row).collect();
+    let rows = plan.files.iter().map(row).collect();
     format!("\n{}{}", header("Defaults List", '*'), table(&["Config path", "Package", "_self_", "Parent"], rows, " "))
 }
 
-fn defaults_tree(composed: &Composed) -> String {
+fn defaults_tree(plan: &Plan) -> String {
     let mut text = format!("\n{}<root>:\n", header("Defaults Tree", '*'));
-    for tree in &composed.trees {
+    for tree in &plan.trees {
         branch(tree, 1, &mut text);
     }
     text

@@ -15,22 +15,25 @@ use crate::surroundings::Surroundings;
 pub(crate) const SERVER_KEYS: &[&str] = &[
     "key_file",
     "default_proxy.allow_streaming",
+    "limits",
     "limits.max_body_bytes",
     "limits.max_wait_seconds",
     "limits.shutdown_grace_seconds",
     "limits.head_timeout_seconds",
+    "upstream",
     "upstream.attempt_timeout_seconds",
     "upstream.idle_timeout_seconds",
     "upstream.max_attempts",
     "upstream.base_delay_seconds",
     "upstream.max_delay_seconds",
     "upstream.jitter",
+    "log",
     "log.format",
 ];
 
 /// Keys of ours for the controller.
 pub(crate) const CONTROLLER_KEYS: &[&str] =
-    &["agl_server.key_file", "local_runner.log_dir", "local_runner.max_log_bytes", "log.format"];
+    &["agl_server.key_file", "local_runner.log_dir", "local_runner.max_log_bytes", "log", "log.format"];
 
 /// Settings of `agl-server`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::{self, ConfigError};
+use crate::defaults::ComposeError;
 use crate::value::{Node, Value};
 use crate::yaml;
 
@@ -168,18 +169,24 @@ fn read(source: &Source, name: &str) -> Result<Loaded, ConfigError> {
         Place::Schema => (String::new(), yaml::Source::BuiltIn),
     };
     let root = yaml::parse(&text, &from)?;
-    Ok(Loaded { package: package_header(&text), root })
+    let package = package_header(&text).map_err(|problem| ComposeError(format!("{name}: {problem}")))?;
+    Ok(Loaded { package, root })
 }
 
-/// The first lines may be comments `# @key value`.
-fn package_header(text: &str) -> Option<String> {
-    text.lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .map_while(|line| line.strip_prefix('#')?.trim_start_matches('#').trim_start().strip_prefix('@'))
-        .filter_map(|header| header.strip_prefix("package"))
-        .map(|name| name.trim().to_owned())
-        .last()
+/// The first lines may be comments `# @key value`; that of `package` is wanted.
+fn package_header(text: &str) -> Result<Option<String>, String> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let headers =
+        lines.map_while(|line| line.strip_prefix('#')?.trim_start_matches('#').trim_start().strip_prefix('@'));
+    let mut package = None;
+    for header in headers {
+        match header.split_whitespace().collect::<Vec<_>>()[..] {
+            ["package", name] => package = Some(name.to_owned()),
+            [_, _] => {}
+            _ => return Err(format!("Expected header format: `# @package NAME`, got '@{header}'")),
+        }
+    }
+    Ok(package)
 }
 
 fn built_in(files: &[(&str, &'static str)], name: &str) -> Option<&'static str> {

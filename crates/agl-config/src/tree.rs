@@ -12,13 +12,11 @@ pub enum Keys {
 }
 
 impl Keys {
-    /// Whether `path` may be added: it is open, or known, or on the way to a known path.
+    /// Whether `path` may be added.
     fn allow(self, path: &str) -> bool {
         match self {
             Self::Open => true,
-            Self::Closed(known) => known
-                .iter()
-                .any(|known| known.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))),
+            Self::Closed(known) => known.contains(&path),
         }
     }
 
