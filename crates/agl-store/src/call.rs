@@ -53,8 +53,18 @@ impl TokenIds {
     fn list(&self) -> Option<Vec<Value>> {
         match self {
             Self::Tokens(tokens) => Some(tokens.iter().map(|id| Value::Int(Integer::from(i64::from(*id)))).collect()),
-            Self::Odd(raw) => value_of(raw).as_list().map(<[Value]>::to_vec),
+            Self::Odd(raw) => items(&value_of(raw)),
         }
+    }
+}
+
+/// What Python's `for item in value` goes through; `None` where it raises.
+fn items(value: &Value) -> Option<Vec<Value>> {
+    match value {
+        Value::List(items) => Some(items.clone()),
+        Value::Str(text) => Some(text.chars().map(|c| Value::Str(c.to_string())).collect()),
+        Value::Dict(dict) => Some(dict.keys().cloned().map(Value::Str).collect()),
+        _ => None,
     }
 }
 
@@ -136,7 +146,7 @@ impl CallTokens {
         let prompt = chunks.iter().filter_map(|chunk| chunk.get("prompt_token_ids")).find(|ids| ids.is_truthy());
         let first_choice = |chunk: &Value| chunk.get("choices")?.as_list()?.first()?.get("token_ids").cloned();
         let sampled = chunks.iter().filter_map(first_choice);
-        let ids: Vec<Value> = sampled.filter_map(|ids| ids.as_list().map(<[Value]>::to_vec)).flatten().collect();
+        let ids: Vec<Value> = sampled.filter_map(|ids| items(&ids)).flatten().collect();
         Self {
             prompt: prompt.map(TokenIds::of).unwrap_or_default(),
             response: TokenIds::of(&Value::List(ids)),
