@@ -208,7 +208,8 @@ impl Keeper {
         let greet = async {
             let mut greeting = format!("{}\n", self.controller_id);
             greeting.extend(self.groups.iter().map(|group| format!("+{group}\n")));
-            stdin.write_all(greeting.as_bytes()).await?;
+            // Fails only if it has ended, which the silence that follows tells better.
+            let _ = stdin.write_all(greeting.as_bytes()).await;
             let mut answer = String::new();
             BufReader::new(stdout).read_line(&mut answer).await?;
             io::Result::Ok(answer)
