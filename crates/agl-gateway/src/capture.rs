@@ -207,10 +207,11 @@ fn token_ids(scanner: &mut Scanner<'_>) -> Scan<TokenIds> {
     let mut odd = false;
     let start = scanner.position();
     scanner.array(|scanner, _| {
-        let span = scanner.skip()?;
-        match scanner.text(span).parse() {
-            Ok(id) => ids.push(id),
-            Err(_) => odd = true,
+        if let Some(id) = scanner.token_id() {
+            ids.push(id);
+        } else {
+            scanner.skip()?;
+            odd = true;
         }
         Ok(())
     })?;

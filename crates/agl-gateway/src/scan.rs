@@ -51,6 +51,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// The first byte of the next value.
+    #[inline]
     pub(crate) fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }
@@ -74,12 +75,16 @@ impl<'a> Scanner<'a> {
         Err(ScanError { at: self.at })
     }
 
+    #[inline]
     fn skip_space(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+        // Most JSON on this path has no blanks at all.
+        while self.peek().is_some_and(|byte| byte <= b' ') && matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t'))
+        {
             self.at += 1;
         }
     }
 
+    #[inline]
     fn eat(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);
@@ -143,6 +148,7 @@ impl<'a> Scanner<'a> {
         self.eat(close)
     }
 
+    #[inline]
     fn more(&mut self, close: u8) -> Scan<bool> {
         self.skip_space();
         if self.eat(b',') {
@@ -197,44 +203,64 @@ impl<'a> Scanner<'a> {
     }
 
     /// A number, as its text.
+    #[inline]
     pub(crate) fn number(&mut self) -> Scan<&'a str> {
         let start = self.at;
-        for word in ["NaN", "Infinity", "-Infinity"] {
-            if self.bytes[start..].starts_with(word.as_bytes()) {
-                self.at += word.len();
-                self.non_finite.push(start..self.at);
-                return Ok(word);
-            }
+        let rest = &self.bytes[start..];
+        match rest {
+            [b'N', ..] => return self.non_finite("NaN"),
+            [b'I', ..] => return self.non_finite("Infinity"),
+            [b'-', b'I', ..] => return self.non_finite("-Infinity"),
+            _ => {}
         }
-        self.eat(b'-');
-        if !self.eat(b'0') && self.digits() == 0 {
+        let sign = usize::from(rest.first() == Some(&b'-'));
+        let whole = digits(rest, sign);
+        let mut end = sign + if rest.get(sign) == Some(&b'0') { 1 } else { whole };
+        let mut complete = whole > 0;
+        if rest.get(end) == Some(&b'.') {
+            let fraction = digits(rest, end + 1);
+            complete &= fraction > 0;
+            end += 1 + fraction;
+        }
+        let has_exponent = matches!(rest.get(end), Some(b'e' | b'E'));
+        if has_exponent {
+            end += 1 + usize::from(matches!(rest.get(end + 1), Some(b'+' | b'-')));
+            let exponent = digits(rest, end);
+            complete &= exponent > 0;
+            end += exponent;
+        }
+        if !complete {
             return self.fail();
         }
-        if self.eat(b'.') && self.digits() == 0 {
-            return self.fail();
+        self.at += end;
+        let text = &self.text[start..self.at];
+        // Python reads 1e999 as infinity.
+        if has_exponent && text.parse().is_ok_and(|number: f64| number.is_infinite()) {
+            self.non_finite.push(start..self.at);
         }
-        if matches!(self.peek(), Some(b'e' | b'E')) {
-            self.at += 1;
-            if matches!(self.peek(), Some(b'+' | b'-')) {
-                self.at += 1;
-            }
-            if self.digits() == 0 {
-                return self.fail();
-            }
-            // Python reads 1e999 as infinity.
-            if self.text[start..self.at].parse().is_ok_and(|number: f64| number.is_infinite()) {
-                self.non_finite.push(start..self.at);
-            }
-        }
-        Ok(&self.text[start..self.at])
+        Ok(text)
     }
 
-    fn digits(&mut self) -> usize {
+    fn non_finite(&mut self, word: &'static str) -> Scan<&'a str> {
         let start = self.at;
-        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
-            self.at += 1;
+        self.word(word)?;
+        self.non_finite.push(start..self.at);
+        Ok(word)
+    }
+
+    /// A token id, if that is what stands here; nothing is consumed otherwise.
+    #[inline]
+    pub(crate) fn token_id(&mut self) -> Option<u32> {
+        let rest = &self.bytes[self.at..];
+        let count = digits(rest, 0);
+        let leading_zero = count > 1 && rest[0] == b'0';
+        if count == 0 || count > 10 || leading_zero || matches!(rest.get(count), Some(b'.' | b'e' | b'E')) {
+            return None;
         }
-        self.at - start
+        let number = rest[..count].iter().fold(0_u64, |number, digit| number * 10 + u64::from(digit - b'0'));
+        let id = u32::try_from(number).ok()?;
+        self.at += count;
+        Some(id)
     }
 
     /// A string, decoded. Half a surrogate pair becomes U+FFFD: such text is only ever compared, never passed on.
@@ -255,8 +281,8 @@ impl<'a> Scanner<'a> {
         let start = self.at;
         let mut escaped = false;
         loop {
-            let plain = self.bytes[self.at..].iter().position(|&byte| byte == b'"' || byte == b'\\' || byte < b' ');
-            self.at = plain.map_or(self.bytes.len(), |plain| self.at + plain);
+            let rest = &self.bytes[self.at..];
+            self.at += rest.iter().take_while(|byte| PLAIN[usize::from(**byte)]).count();
             match self.peek() {
                 Some(b'"') => {
                     self.at += 1;
@@ -295,6 +321,25 @@ impl<'a> Scanner<'a> {
         self.at += 6;
         Some(number)
     }
+}
+
+/// Which bytes stand for themselves inside a string: all but the quote, the backslash and control characters.
+const PLAIN: [bool; 256] = {
+    let mut plain = [true; 256];
+    let mut control = 0;
+    while control < b' ' {
+        plain[control as usize] = false;
+        control += 1;
+    }
+    plain[b'"' as usize] = false;
+    plain[b'\\' as usize] = false;
+    plain
+};
+
+/// How many digits stand at a place.
+#[inline]
+fn digits(bytes: &[u8], from: usize) -> usize {
+    bytes.get(from..).map_or(0, |rest| rest.iter().take_while(|byte| byte.is_ascii_digit()).count())
 }
 
 /// Decodes the inside of a string whose escapes have been checked.
