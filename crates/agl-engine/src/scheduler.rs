@@ -385,7 +385,7 @@ mod tests {
     fn model(seed: u64) -> Model {
         let config = serde_json::json!({
             "model_type": "llama", "vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
-            "num_attention_heads": 2, "num_key_value_heads": 1, "rms_norm_eps": 1e-5, "max_position_embeddings": 256,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "rms_norm_eps": 1e-5, "max_position_embeddings": 8192,
             "tie_word_embeddings": true
         });
         Model::random(LlamaConfig::from_json(&config.to_string()).unwrap(), 0.3, seed)
@@ -479,7 +479,7 @@ mod tests {
     #[tokio::test]
     async fn new_weights_end_what_runs_and_serve_what_comes() {
         let scheduler = start(SchedulerLimits::default());
-        let endless = SamplingParams { stop_token_ids: vec![], ..params(1, 200) };
+        let endless = SamplingParams { stop_token_ids: vec![], ..params(1, 8000) };
         let mut running = scheduler.submit(vec![1, 2], endless.clone()).unwrap();
         running.tokens.recv().await.unwrap();
         scheduler.swap(model(2)).await.unwrap();
@@ -494,7 +494,7 @@ mod tests {
     async fn a_client_that_goes_away_frees_its_place() {
         let limits = SchedulerLimits { max_num_seqs: 1, ..SchedulerLimits::default() };
         let scheduler = start(limits);
-        let endless = SamplingParams { stop_token_ids: vec![], ..params(1, 250) };
+        let endless = SamplingParams { stop_token_ids: vec![], ..params(1, 8000) };
         drop(scheduler.submit(vec![1, 2], endless).unwrap());
         let (tokens, _) = collect(scheduler.submit(vec![1, 2], params(2, 4)).unwrap()).await;
         assert!(!tokens.is_empty());

@@ -214,3 +214,34 @@ fn write_tokenizer_config(folder: &Path) -> Result<(), PretrainError> {
     });
     fs::write(&path, format!("{config:#}\n")).map_err(|source| PretrainError::Write { path, source })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_pretraining_leaves_a_model_folder_that_learns_and_loads() {
+        let folder = tempfile::tempdir().unwrap();
+        let options =
+            PretrainOptions { steps: 80, batch: 16, hidden_size: 32, layers: 1, ..PretrainOptions::default() };
+        let mut losses = Vec::new();
+        let report = pretrain(folder.path(), &options, |progress| losses.push(progress.loss)).unwrap();
+        assert!(losses[79] < losses[0] * 0.6, "{} -> {}", losses[0], losses[79]);
+        assert!(report.vocab_size <= options.vocab_size);
+
+        let model = crate::load_model(folder.path()).unwrap();
+        let tokenizer = Tokenizer::load(folder.path()).unwrap();
+        let template = ChatTemplate::load(folder.path()).unwrap();
+        assert_eq!(model.config.vocab_size, tokenizer.vocab_size());
+        assert_eq!(model.config.eos_token_ids, [tokenizer.id_of("<|im_end|>").unwrap()]);
+
+        // `lesson` refuses a second prompt that does not go on with the first turn: each conversation is one row.
+        let mut rng = ChaCha8Rng::seed_from_u64(9);
+        let habits = Habits { calls: 1.0, ..Habits::default() };
+        for _ in 0..200 {
+            let lesson = Demonstration::random(&mut rng, &habits).lesson(&template, &tokenizer).unwrap();
+            assert!(lesson.tokens.len() < 80, "the schema costs a handful of tokens: {}", lesson.tokens.len());
+            assert_eq!(lesson.said.len(), lesson.tokens.len());
+        }
+    }
+}

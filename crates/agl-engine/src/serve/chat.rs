@@ -16,9 +16,9 @@ use super::{Served, random_hex, usage};
 use crate::chat::{ParsedMessage, parse_tool_calls};
 
 pub(super) async fn answer(State(served): State<Arc<Served>>, body: Bytes) -> Result<Response, ApiError> {
-    let request: ChatRequest = parse(&body)?;
+    let (request, shared) = parse::<ChatRequest>(&body)?;
     served.check_model(request.model.as_deref())?;
-    let wish = request.wish()?;
+    let wish = request.wish(&shared)?;
     let offers_tools = request.offered_tools().is_some();
     let text = served.template.render(&request.messages, request.offered_tools())?;
     let prompt = served.tokenizer.encode(&text)?;

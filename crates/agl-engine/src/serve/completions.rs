@@ -15,9 +15,9 @@ use super::stream::{self, Kind};
 use super::{Served, usage};
 
 pub(super) async fn answer(State(served): State<Arc<Served>>, body: Bytes) -> Result<Response, ApiError> {
-    let request: CompletionRequest = parse(&body)?;
+    let (request, shared) = parse::<CompletionRequest>(&body)?;
     served.check_model(request.model.as_deref())?;
-    let mut wish = request.wish()?;
+    let mut wish = request.wish(&shared)?;
     // The API's own default is short.
     wish.max_tokens = wish.max_tokens.or(Some(16));
     let prompt = prompt_of(&served, &request.prompt)?;

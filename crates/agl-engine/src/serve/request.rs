@@ -32,8 +32,6 @@ pub(crate) struct ChatRequest {
     top_logprobs: Option<usize>,
     #[serde(default)]
     response_format: Option<Value>,
-    #[serde(flatten)]
-    pub(crate) shared: Shared,
 }
 
 /// `POST /v1/completions`. Unknown fields are ignored.
@@ -52,8 +50,6 @@ pub(crate) struct CompletionRequest {
     suffix: Option<String>,
     #[serde(default)]
     best_of: Option<usize>,
-    #[serde(flatten)]
-    pub(crate) shared: Shared,
 }
 
 /// What both kinds of request share.
@@ -125,10 +121,15 @@ pub(crate) struct Wish {
     pub(crate) stream_usage: bool,
 }
 
-/// Reads a body; an error names the field.
-pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+/// Reads a body as the fields of its own kind and the shared ones; an error names the field.
+pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<(T, Shared), ApiError> {
     let value: Value =
         serde_json::from_slice(body).map_err(|error| ApiError::bad_request(None, format!("Invalid JSON: {error}")))?;
+    // Two readings of the same object: one struct flattened into the other would lose the names of wrong fields.
+    Ok((fields(&value)?, fields(&value)?))
+}
+
+fn fields<T: DeserializeOwned>(value: &Value) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let place = if path == "." { String::new() } else { format!("{path}: ") };
@@ -137,7 +138,7 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
 }
 
 impl ChatRequest {
-    pub(crate) fn wish(&self) -> Result<Wish, ApiError> {
+    pub(crate) fn wish(&self, shared: &Shared) -> Result<Wish, ApiError> {
         if self.messages.is_empty() {
             return Err(ApiError::bad_request("messages", "messages must hold at least one message"));
         }
@@ -164,7 +165,7 @@ impl ChatRequest {
             ));
         }
         let max_tokens = self.max_completion_tokens.or(self.max_tokens);
-        self.shared.wish(max_tokens, log_probs, top)
+        shared.wish(max_tokens, log_probs, top)
     }
 
     /// Tools, unless the request says that none may be called.
@@ -175,7 +176,7 @@ impl ChatRequest {
 }
 
 impl CompletionRequest {
-    pub(crate) fn wish(&self) -> Result<Wish, ApiError> {
+    pub(crate) fn wish(&self, shared: &Shared) -> Result<Wish, ApiError> {
         if self.echo == Some(true) {
             return Err(ApiError::unsupported("echo", "echoing the prompt"));
         }
@@ -194,7 +195,7 @@ impl CompletionRequest {
                 None => return Err(ApiError::value("logprobs", "a whole number", number)),
             },
         };
-        self.shared.wish(self.max_tokens, log_probs, top)
+        shared.wish(self.max_tokens, log_probs, top)
     }
 }
 
@@ -294,7 +295,8 @@ mod tests {
     fn chat(more: &Value) -> Result<Wish, String> {
         let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "unknown_field": 1});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let wish = parse::<ChatRequest>(body.to_string().as_bytes()).and_then(|request| request.wish());
+        let wish =
+            parse::<ChatRequest>(body.to_string().as_bytes()).and_then(|(request, shared)| request.wish(&shared));
         wish.map_err(|error| error.body()["error"]["message"].as_str().unwrap().to_owned())
     }
 
