@@ -9,7 +9,8 @@ use http::{HeaderMap, Method, Request, StatusCode, Uri, header};
 use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 
-use crate::handlers::{docs, events, models, proxy, rollouts};
+use crate::handlers::readiness::Readiness;
+use crate::handlers::{docs, events, models, proxy, readiness, rollouts};
 use crate::reply::{Refused, Reply, detail, empty, json, with_header};
 use crate::routes::{Endpoint, Resolved, percent_decode, percent_encode, query_pairs, resolve};
 use crate::{ServerOptions, auth, body};
@@ -20,6 +21,7 @@ pub(crate) struct App {
     pub(crate) options: ServerOptions,
     pub(crate) store: Store,
     pub(crate) gateway: Gateway,
+    pub(crate) readiness: Readiness,
     /// Cancelled when shutdown begins: long polls then answer at once.
     pub(crate) shutdown: CancellationToken,
 }
@@ -71,14 +73,18 @@ impl App {
             Endpoint::GetRollout => rollouts::get(self, &ask),
             Endpoint::PatchRollout => rollouts::patch(self, &ask),
             Endpoint::DeleteRollout => rollouts::delete(self, &ask),
+            Endpoint::RolloutStatuses => rollouts::statuses(self, &ask),
             Endpoint::PostEvent => events::post(self, &ask),
             Endpoint::GetEvents => events::get(self, &ask),
             Endpoint::RegisterModels => models::register(self, &ask),
             Endpoint::DeleteModels => models::delete(self),
             Endpoint::CallModel => proxy::call(self, ask).await,
+            Endpoint::ListModels => proxy::list_models(self, &ask),
             Endpoint::Pause => proxy::pause(self, &ask),
             Endpoint::Resume => Ok(proxy::resume(self)),
             Endpoint::ProxyState => Ok(proxy::state(self)),
+            Endpoint::PublishReadiness => readiness::publish(self, &ask),
+            Endpoint::GetReadiness => readiness::get(self),
         }
     }
 }

@@ -20,14 +20,18 @@ pub(crate) enum Endpoint {
     GetRollout,
     PatchRollout,
     DeleteRollout,
+    RolloutStatuses,
     PostEvent,
     GetEvents,
     RegisterModels,
     DeleteModels,
     CallModel,
+    ListModels,
     Pause,
     Resume,
     ProxyState,
+    PublishReadiness,
+    GetReadiness,
 }
 
 impl Endpoint {
@@ -40,7 +44,7 @@ impl Endpoint {
 /// A route: methods, path, endpoint. `{}` is one segment, `{*}` all the rest, which may be empty.
 type Route = (&'static [&'static str], &'static str, Endpoint);
 
-/// In the original's order, which decides the `Allow` header.
+/// In the original's order, which decides the `Allow` header; later routes behind it.
 const ROUTES: &[Route] = &[
     (&["GET", "HEAD"], "/openapi.json", Endpoint::OpenApi),
     (&["GET", "HEAD"], "/docs", Endpoint::Docs),
@@ -53,14 +57,18 @@ const ROUTES: &[Route] = &[
     (&["GET"], "/api/rollouts/{}", Endpoint::GetRollout),
     (&["PATCH"], "/api/rollouts/{}", Endpoint::PatchRollout),
     (&["DELETE"], "/api/rollouts/{}", Endpoint::DeleteRollout),
+    (&["POST"], "/api/rollouts/status", Endpoint::RolloutStatuses),
     (&["POST"], "/api/rollouts/{}/attempt/{}/events", Endpoint::PostEvent),
     (&["GET"], "/api/rollouts/{}/events", Endpoint::GetEvents),
     (&["POST"], "/api/models", Endpoint::RegisterModels),
     (&["DELETE"], "/api/models", Endpoint::DeleteModels),
     (&["POST"], "/proxy/rollout/{}/attempt/{}/mode/{}/openai/v1/{*}", Endpoint::CallModel),
+    (&["GET"], "/proxy/rollout/{}/attempt/{}/mode/{}/openai/v1/models", Endpoint::ListModels),
     (&["POST"], "/proxy/pause", Endpoint::Pause),
     (&["POST"], "/proxy/resume", Endpoint::Resume),
     (&["GET"], "/proxy/state", Endpoint::ProxyState),
+    (&["PUT"], "/api/runner-readiness/k8s", Endpoint::PublishReadiness),
+    (&["GET"], "/api/runner-readiness/k8s", Endpoint::GetReadiness),
 ];
 
 /// What becomes of a request.

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ServerOptions;
 use crate::app::App;
+use crate::handlers::readiness::Readiness;
 
 /// Why the server can't listen.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +50,8 @@ impl Server {
         let listener = TcpListener::bind(address).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let gateway = Gateway::new(options.gateway.clone(), store.clone());
-        let shutdown = CancellationToken::new();
-        Ok(Self { listener, address, app: Arc::new(App { options, store, gateway, shutdown }) })
+        let (readiness, shutdown) = (Readiness::default(), CancellationToken::new());
+        Ok(Self { listener, address, app: Arc::new(App { options, store, gateway, readiness, shutdown }) })
     }
 
     /// Where it listens.

@@ -142,3 +142,58 @@ async fn a_taken_port_says_which_and_what_to_do() {
     let message = Server::bind(options).await.unwrap_err().to_string();
     assert!(message.contains(&server.address.to_string()) && message.contains("choose another"), "{message}");
 }
+
+#[tokio::test]
+async fn statuses_are_asked_for_in_one_go() {
+    let server = start(|_| {}).await;
+    server.call("POST", "/api/rollouts", Some(r#"[{"input":1,"rollout_id":"a"},{"input":1,"rollout_id":"b"}]"#)).await;
+    server.call("PATCH", "/api/rollouts/b", Some(r#"{"status":{"state":"running"}}"#)).await;
+    let statuses = text(&server.call("POST", "/api/rollouts/status", Some(r#"["b","a"]"#)).await);
+    assert!(
+        statuses.starts_with(r#"{"b":{"state":"running","#) && statuses.contains(r#""a":{"state":"queuing","#),
+        "{statuses}"
+    );
+    let unknown = server.call("POST", "/api/rollouts/status", Some(r#"["a","nope"]"#)).await;
+    assert_eq!((unknown.status, text(&unknown).as_str()), (404, r#"{"detail":"Rollout not found: nope"}"#));
+    let ids: Vec<String> = (0..257).map(|id| format!("\"{id}\"")).collect();
+    let many = server.call("POST", "/api/rollouts/status", Some(&format!("[{}]", ids.join(",")))).await;
+    assert_eq!(many.status, 422);
+    assert!(
+        text(&many).ends_with(r#""ctx":{"field_type":"List","max_length":256,"actual_length":257}}]}"#),
+        "{}",
+        text(&many)
+    );
+}
+
+#[tokio::test]
+async fn readiness_is_published_on_a_lease() {
+    let server = start(|_| {}).await;
+    assert_eq!(server.call("GET", "/api/runner-readiness/k8s", None).await.status, 503);
+    let body = r#"{"images":["b:1","a","docker.io/library/a:latest"],"node_count":2,"lease_seconds":60}"#;
+    let published = server.call("PUT", "/api/runner-readiness/k8s", Some(body)).await;
+    let shown =
+        r#"{"images":["docker.io/library/a:latest","docker.io/library/b:1"],"node_count":2,"lease_seconds":60}"#;
+    assert_eq!((published.status, text(&published).as_str()), (200, shown));
+    assert_eq!(text(&server.call("GET", "/api/runner-readiness/k8s", None).await), shown);
+    let refused = r#"{"images":[],"node_count":0,"lease_seconds":301}"#;
+    let refused = text(&server.call("PUT", "/api/runner-readiness/k8s", Some(refused)).await);
+    assert!(
+        refused.contains("greater than or equal to 1") && refused.contains("less than or equal to 300"),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn the_model_that_there_is_can_be_listed() {
+    let server = start(|_| {}).await;
+    let base = "/proxy/rollout/r/attempt/0/mode/train/openai/v1";
+    assert_eq!(server.call("GET", &format!("{base}/models"), None).await.status, 404);
+    server.call("POST", "/api/rollouts", Some(r#"[{"input":1,"rollout_id":"r"}]"#)).await;
+    let models = server.call("GET", &format!("{base}/models"), None).await;
+    assert!(
+        text(&models).starts_with(r#"{"object":"list","data":[{"id":"Qwen/Qwen2.5-7B-Instruct""#),
+        "{}",
+        text(&models)
+    );
+    assert_eq!(server.call("GET", &format!("{base}/chat/completions"), None).await.status, 405);
+}

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use agl_gateway::{Answer, AnswerBody, Call, CallError, GateState, UpstreamPath};
 use agl_protocol::{Mode, pyjson};
+use agl_store::Refusal;
 use http::StatusCode;
 use http_body_util::{Either, Full};
 
@@ -13,14 +14,35 @@ use crate::{body, validate};
 
 /// `POST /proxy/rollout/{id}/attempt/{attempt}/mode/{mode}/openai/v1/…`: a model call of an agent.
 pub(crate) async fn call(app: &App, ask: Ask) -> Result<Reply, Refused> {
-    let not_found = |message: String| Refused::Status(StatusCode::NOT_FOUND, message);
-    let (mode, path) = (ask.segment(2), ask.segment(3));
-    let mode = [Mode::Train, Mode::Val].into_iter().find(|known| known.as_str() == mode);
-    let mode = mode.ok_or_else(|| not_found(format!("Unsupported proxy mode: {}", ask.segment(2))))?;
+    let mode = mode_of(&ask)?;
+    let path = ask.segment(3);
     let path = UpstreamPath::parse(path).ok_or_else(|| not_found(format!("Unsupported upstream path: {path}")))?;
     let (rollout_id, attempt_id) = (ask.segment(0).to_owned(), ask.segment(1).to_owned());
     let answered = app.gateway.call(Call { rollout_id, attempt_id, mode, path, body: ask.body }).await;
     Ok(answered.map_or_else(|error| refuse(&error), pass))
+}
+
+/// `GET …/openai/v1/models`: the one model there is, since SDKs may ask.
+pub(crate) fn list_models(app: &App, ask: &Ask) -> Result<Reply, Refused> {
+    mode_of(ask)?;
+    let rollout_id = ask.segment(0);
+    if !app.store.read(|state| state.contains(rollout_id)) {
+        return Err(Refusal::NotFound(rollout_id.to_owned()).into());
+    }
+    let mut model = String::new();
+    pyjson::write_string(&mut model, &app.gateway.settings().model_name);
+    let model = format!(r#"{{"id":{model},"object":"model","created":0,"owned_by":"agl"}}"#);
+    Ok(json(StatusCode::OK, format!(r#"{{"object":"list","data":[{model}]}}"#)))
+}
+
+fn mode_of(ask: &Ask) -> Result<Mode, Refused> {
+    let mode = ask.segment(2);
+    let known = [Mode::Train, Mode::Val].into_iter().find(|known| known.as_str() == mode);
+    known.ok_or_else(|| not_found(format!("Unsupported proxy mode: {mode}")))
+}
+
+fn not_found(message: String) -> Refused {
+    Refused::Status(StatusCode::NOT_FOUND, message)
 }
 
 fn pass(answer: Answer) -> Reply {

@@ -8,6 +8,7 @@ use agl_protocol::pyjson::Integer;
 use agl_protocol::routes::{FEED_POSITION_HEADER, SINCE, WAIT_SECONDS};
 use agl_store::{NewRollout, Refusal, Rollout, StateSet};
 use http::StatusCode;
+use indexmap::IndexMap;
 use serde::Serialize;
 
 use crate::app::{App, Ask};
@@ -122,6 +123,17 @@ pub(crate) fn patch(app: &App, ask: &Ask) -> Result<Reply, Refused> {
             Ok(detail(StatusCode::CONFLICT, &format!("Rollout {rollout_id}: cannot transition {from} -> None")))
         }
     }
+}
+
+/// `POST /api/rollouts/status`: the status of each rollout of a list, by id. One that does not exist refuses the whole.
+pub(crate) fn statuses(app: &App, ask: &Ask) -> Result<Reply, Refused> {
+    let ids = validate::rollout_ids(&body::json(&ask.headers, &ask.body)?)?;
+    let mut statuses = IndexMap::new();
+    for rollout_id in ids {
+        let rollout = find(app, &rollout_id)?.0;
+        statuses.insert(rollout_id, rollout.status.clone());
+    }
+    serialized(StatusCode::OK, &statuses)
 }
 
 /// `DELETE /api/rollouts/{id}`: forgets it and its events. One that does not exist is already forgotten.

@@ -10,7 +10,10 @@ mod scalars;
 use agl_protocol::pyjson::{Dict, Spelling, Value};
 
 pub(crate) use fields::Query;
-pub(crate) use models::{RolloutSpec, StatusChange, event, model_servers, new_rollouts, pause, rollout_patch};
+pub(crate) use models::{
+    Inventory, RolloutSpec, StatusChange, event, inventory, model_servers, new_rollouts, pause, rollout_ids,
+    rollout_patch,
+};
 pub(crate) use scalars::state;
 
 /// Where in a request a value stands: a step, and the steps before it.
@@ -62,12 +65,19 @@ impl Problems {
 
     /// Notes a problem: pydantic's type and words, the place, and the value that is wrong.
     pub(crate) fn add(&mut self, kind: &str, at: &At<'_>, message: &str, input: &Value) {
-        self.push(kind, at.steps(), message, input, None);
+        self.push(kind, at.steps(), message, input, &[]);
     }
 
-    /// As [`Self::add`], with one value of context.
-    pub(crate) fn add_with(&mut self, kind: &str, at: &At<'_>, message: &str, input: &Value, context: (&str, &str)) {
-        self.push(kind, at.steps(), message, input, Some(context));
+    /// As [`Self::add`], with values of context.
+    pub(crate) fn add_with(
+        &mut self,
+        kind: &str,
+        at: &At<'_>,
+        message: &str,
+        input: &Value,
+        context: &[(&str, Value)],
+    ) {
+        self.push(kind, at.steps(), message, input, context);
     }
 
     /// The body is not JSON.
@@ -80,7 +90,7 @@ impl Problems {
             at.index(position).steps(),
             "JSON decode error",
             &input,
-            Some(("error", message)),
+            &[("error", Value::Str(message.to_owned()))],
         );
         problems
     }
@@ -93,15 +103,16 @@ impl Problems {
         text
     }
 
-    fn push(&mut self, kind: &str, loc: Vec<Value>, message: &str, input: &Value, context: Option<(&str, &str)>) {
+    fn push(&mut self, kind: &str, loc: Vec<Value>, message: &str, input: &Value, context: &[(&str, Value)]) {
         let text = |text: &str| Value::Str(text.to_owned());
         let mut problem = Dict::new();
         problem.insert("type".to_owned(), text(kind));
         problem.insert("loc".to_owned(), Value::List(loc));
         problem.insert("msg".to_owned(), text(message));
         problem.insert("input".to_owned(), input.clone());
-        if let Some((key, value)) = context {
-            problem.insert("ctx".to_owned(), Value::Dict([(key.to_owned(), text(value))].into_iter().collect()));
+        if !context.is_empty() {
+            let context = context.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
+            problem.insert("ctx".to_owned(), Value::Dict(context.collect()));
         }
         self.0.push(Value::Dict(problem));
     }

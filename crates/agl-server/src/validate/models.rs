@@ -71,6 +71,70 @@ pub(crate) fn pause(body: &Value) -> Result<(Integer, Option<String>), Problems>
     })
 }
 
+/// The body of `POST /api/rollouts/status`: ids.
+pub(crate) fn rollout_ids(body: &Value) -> Result<Vec<String>, Problems> {
+    /// More would make the answer a page of its own.
+    const MAX_IDS: usize = 256;
+    let ids = read_list(body, string)?;
+    if ids.len() <= MAX_IDS {
+        return Ok(ids);
+    }
+    let mut problems = Problems::default();
+    let message = format!("List should have at most {MAX_IDS} items after validation, not {}", ids.len());
+    let context = [
+        ("field_type", Value::Str("List".to_owned())),
+        ("max_length", Value::Int((MAX_IDS as i64).into())),
+        ("actual_length", Value::Int((ids.len() as i64).into())),
+    ];
+    problems.add_with("too_long", &At::BODY, &message, body, &context);
+    Err(problems)
+}
+
+/// What nodes of a cluster have ready, and for how long that may be believed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Inventory {
+    pub(crate) images: Vec<String>,
+    pub(crate) node_count: Integer,
+    pub(crate) lease_seconds: f64,
+}
+
+/// The body of `PUT /api/runner-readiness/k8s`.
+pub(crate) fn inventory(body: &Value) -> Result<Inventory, Problems> {
+    read_one(body, |body, at, problems| {
+        let fields = Fields::of_model(body, at, problems)?;
+        let images = fields.required("images", problems, strings);
+        let node_count = fields.required("node_count", problems, node_count);
+        let lease_seconds = fields.required("lease_seconds", problems, lease_seconds);
+        Some(Inventory { images: images?, node_count: node_count?, lease_seconds: lease_seconds? })
+    })
+}
+
+fn node_count(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<Integer> {
+    let count = integer(value, at, problems)?;
+    if count.saturating_i64() < 1 {
+        let message = "Input should be greater than or equal to 1";
+        problems.add_with("greater_than_equal", at, message, value, &[("ge", Value::Int(1.into()))]);
+        return None;
+    }
+    Some(count)
+}
+
+fn lease_seconds(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<f64> {
+    /// A controller that is gone is believed no longer than this.
+    const LONGEST: f64 = 300.0;
+    let seconds = scalars::float(value, at, problems)?;
+    if seconds > 0.0 && seconds <= LONGEST {
+        return Some(seconds);
+    }
+    let (kind, key, bound, message) = if seconds > LONGEST {
+        ("less_than_equal", "le", LONGEST, "Input should be less than or equal to 300")
+    } else {
+        ("greater_than", "gt", 0.0, "Input should be greater than 0")
+    };
+    problems.add_with(kind, at, message, value, &[(key, Value::Float(bound))]);
+    None
+}
+
 fn read_one<T>(body: &Value, read: Read<T>) -> Result<T, Problems> {
     let mut problems = Problems::default();
     let value = read(body, &At::BODY, &mut problems);
@@ -158,14 +222,15 @@ fn string_dict(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<Di
 }
 
 fn string_list(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<Value> {
+    strings(value, at, problems).map(|_| value.clone())
+}
+
+fn strings(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<Vec<String>> {
     let Value::List(items) = value else {
         problems.add("list_type", at, "Input should be a valid list", value);
         return None;
     };
-    for (index, item) in items.iter().enumerate() {
-        string(item, &at.index(index), problems);
-    }
-    Some(value.clone())
+    Some(items.iter().enumerate().filter_map(|(index, item)| string(item, &at.index(index), problems)).collect())
 }
 
 /// An object. The original reads it as one of two types, and says of anything else how it fails as each.

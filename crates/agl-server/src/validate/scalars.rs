@@ -1,7 +1,7 @@
 //! Scalars in pydantic's lax mode.
 
 use agl_protocol::RolloutState;
-use agl_protocol::pyjson::{Integer, Value};
+use agl_protocol::pyjson::{self, Integer, Value};
 
 use super::{At, Problems};
 
@@ -95,12 +95,34 @@ fn not_a_boolean(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<
     None
 }
 
+/// A number, or something that spells one.
+pub(crate) fn float(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<f64> {
+    let number = pyjson::python_float(value);
+    match (number, value) {
+        (Some(_), _) => {}
+        (None, Value::Str(_)) => problems.add(
+            "float_parsing",
+            at,
+            "Input should be a valid number, unable to parse string as a number",
+            value,
+        ),
+        (None, _) => problems.add("float_type", at, "Input should be a valid number", value),
+    }
+    number
+}
+
 /// A rollout state.
 pub(crate) fn state(value: &Value, at: &At<'_>, problems: &mut Problems) -> Option<RolloutState> {
     const EXPECTED: &str = "'queuing', 'running', 'succeeded' or 'failed'";
     let state = value.as_str().and_then(|text| RolloutState::ALL.into_iter().find(|state| state.as_str() == text));
     if state.is_none() {
-        problems.add_with("enum", at, &format!("Input should be {EXPECTED}"), value, ("expected", EXPECTED));
+        problems.add_with(
+            "enum",
+            at,
+            &format!("Input should be {EXPECTED}"),
+            value,
+            &[("expected", Value::Str(EXPECTED.to_owned()))],
+        );
     }
     state
 }
