@@ -154,6 +154,11 @@ impl Validations {
 
 fn open(path: &Path) -> Result<Option<File>, ReportError> {
     match File::open(path) {
+        // A device or a pipe in a file's place may never end.
+        Ok(file) if file.metadata().is_ok_and(|about| !about.is_file()) => {
+            let source = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+            Err(ReportError::Read { path: path.to_owned(), source })
+        }
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(ReportError::Read { path: path.to_owned(), source }),

@@ -65,6 +65,7 @@ impl Session {
     }
 
     async fn train(self) -> Result<SessionEnd> {
+        let stop = stop::on_signal().context("listen for Ctrl-C")?;
         // All that can be wrong with what the user wrote is found before anything starts.
         self.run_file.trainer.validate()?;
         let agent = preflight::check(&self.run_file.agent)?;
@@ -72,7 +73,6 @@ impl Session {
         let train = Dataset::load(&self.run_file.data.train, &required).context("data.train")?;
         let validation = Dataset::load(&self.run_file.data.val, &required).context("data.val")?;
 
-        let stop = stop::on_signal().context("listen for Ctrl-C")?;
         let (folder, checkpoint, state) = self.open_folder()?;
         crate::logging::to_run_folder(&self.run_dir)?;
         let model_dir = checkpoint.as_deref().unwrap_or(&self.run_file.model.path);
