@@ -2,7 +2,7 @@
 //!
 //! In reading order:
 //! - [`model`]: a transformer of the Llama family, its weights and its one forward path, on the crate's own `kernels`;
-//!   [`checkpoint`] reads and writes its folder;
+//!   [`checkpoint`] reads and writes its folder, [`import`] makes one from a GGUF file;
 //! - [`score`], [`learner`] and [`optimizer`]: log-probabilities of given tokens, gradients of a loss on them, AdamW;
 //! - [`tokenizer`], [`chat`] and [`sampler`]: from messages to token ids and back; [`scheduler`] batches the sequences in
 //!   flight, [`serve`] is the server;
@@ -10,6 +10,7 @@
 
 pub mod chat;
 pub mod checkpoint;
+pub mod import;
 mod kernels;
 pub mod learner;
 pub mod model;
@@ -24,6 +25,7 @@ pub mod tokenizer;
 
 pub use agl_trainer::policy::{Scores, Sequence};
 pub use checkpoint::{load_model, save_model};
+pub use import::import_gguf;
 pub use kernels::softmax::{entropy, log_softmax};
 pub use learner::{Learner, StepReport};
 pub use model::{KvCache, LlamaConfig, Logits, LogitsFor, Model, Segment, Weights};

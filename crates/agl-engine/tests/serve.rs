@@ -1,5 +1,7 @@
 //! The policy server over a real socket, with a tiny random model.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 

@@ -88,7 +88,7 @@ fn write_safetensors<'a>(
 }
 
 /// Writes beside `path`, waits for the disk, renames.
-fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), SaveError> {
+pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), SaveError> {
     let temporary = path.with_extension("writing");
     let write = || -> io::Result<()> {
         let mut file = fs::File::create(&temporary)?;
