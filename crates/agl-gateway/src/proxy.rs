@@ -1,7 +1,7 @@
 //! The path of a call: shape, route, forward, retry, capture.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use agl_protocol::Mode;
 use agl_protocol::pyjson::Integer;
@@ -204,15 +204,17 @@ impl Gateway {
         let mut attempt = 0;
         loop {
             let last = attempt + 1 >= retries.max_attempts;
+            let mut asked = Duration::ZERO;
             let why = match self.upstream.send(&target, body.clone(), wants_stream).await {
                 Ok(Outcome::Whole(reply)) if !last && retry::is_retryable(reply.status) => {
+                    asked = retry::asked(retries, &reply.headers);
                     format!("status {}", reply.status)
                 }
                 Ok(outcome) => return Ok((outcome, attempt)),
                 Err(error) if last => return Err(refuse(&server.endpoint, &error)),
                 Err(error) => error.to_string(),
             };
-            let delay = retry::delay(retries, attempt, rand::random());
+            let delay = retry::delay(retries, attempt, rand::random()).max(asked);
             tracing::warn!(%target, attempt = attempt + 1, delay_ms = delay.as_millis(), why, "retrying a model call");
             tokio::select! {
                 () = tokio::time::sleep(delay) => attempt += 1,

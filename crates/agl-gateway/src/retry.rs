@@ -2,13 +2,19 @@
 
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{HeaderMap, StatusCode, header};
 
 use crate::RetrySettings;
 
 /// Whether a model server that answered so may answer differently soon: 408, 409, 429 and every 5xx.
 pub fn is_retryable(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 409 | 429) || status.as_u16() >= 500
+}
+
+/// The pause that a model server asks for in `Retry-After`, at most the longest of our own. Dates are not understood.
+pub fn asked(settings: &RetrySettings, headers: &HeaderMap) -> Duration {
+    let seconds = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    Duration::from_secs(seconds.unwrap_or(0)).min(settings.max_delay)
 }
 
 /// The pause after attempt `attempt` (0 is the first): exponential, capped, then stretched by `chance` (0..1) within
@@ -29,6 +35,16 @@ mod tests {
         let retried = |status: u16| is_retryable(StatusCode::from_u16(status).unwrap());
         assert!([408, 409, 429, 500, 502, 503, 504, 599].into_iter().all(retried));
         assert!(![200, 204, 304, 400, 401, 404, 413, 422, 499].into_iter().any(retried));
+    }
+
+    #[test]
+    fn a_model_server_may_ask_for_time() {
+        let settings = RetrySettings::default();
+        let asks = |value: &'static str| {
+            asked(&settings, &[(header::RETRY_AFTER, value.parse().unwrap())].into_iter().collect()).as_secs()
+        };
+        assert_eq!([asks("3"), asks("75"), asks("-1"), asks("Wed, 21 Oct 2026 07:28:00 GMT")], [3, 8, 0, 0]);
+        assert_eq!(asked(&settings, &HeaderMap::new()), Duration::ZERO);
     }
 
     proptest! {

@@ -12,6 +12,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::ServerOptions;
@@ -74,17 +75,22 @@ impl Server {
         }
         tracing::info!(address = %self.address, model_name = self.app.gateway.settings().model_name, "serving");
         let graceful = GracefulShutdown::new();
+        // Dropped at the end, which cuts off whoever did not end in time.
+        let mut connections = JoinSet::new();
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) => spawn(stream, Arc::clone(&self.app), graceful.watcher()),
+                    Ok((stream, _)) => {
+                        connections.spawn(connection(stream, Arc::clone(&self.app), graceful.watcher()));
+                    }
                     // Out of file descriptors, most likely: let some connections end first.
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connection");
                         tokio::time::sleep(Duration::from_millis(50)).await;
                     }
                 },
+                Some(_) = connections.join_next(), if !connections.is_empty() => {}
             }
         }
         drop(self.listener);
@@ -96,7 +102,8 @@ impl Server {
     }
 }
 
-fn spawn(stream: TcpStream, app: Arc<App>, watcher: Watcher) {
+/// Serves the requests of one connection, one after the other.
+async fn connection(stream: TcpStream, app: Arc<App>, watcher: Watcher) {
     // Without it small answers may wait for the peer's acknowledgement.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
@@ -110,9 +117,7 @@ fn spawn(stream: TcpStream, app: Arc<App>, watcher: Watcher) {
         .timer(TokioTimer::new())
         .header_read_timeout(head_timeout)
         .serve_connection(TokioIo::new(stream), service);
-    tokio::spawn(async move {
-        if let Err(error) = watcher.watch(connection).await {
-            tracing::debug!(%error, "a connection ended early");
-        }
-    });
+    if let Err(error) = watcher.watch(connection).await {
+        tracing::debug!(%error, "a connection ended early");
+    }
 }
