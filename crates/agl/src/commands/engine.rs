@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use agl_engine::chat::ChatTemplate;
+use agl_engine::import::{WeightType, import_gguf};
 use agl_engine::pretrain::{PretrainOptions, pretrain};
 use agl_engine::sampler::LogProbs;
 use agl_engine::scheduler::SchedulerLimits;
@@ -28,6 +29,8 @@ enum Command {
     Serve(ServeArgs),
     /// Make the policy of the calculator example again, from one seed, in minutes.
     Pretrain(PretrainArgs),
+    /// Make a model folder of a GGUF file of the Llama architecture: weights, tokenizer, chat template.
+    Import(ImportArgs),
 }
 
 #[derive(Parser)]
@@ -78,6 +81,28 @@ struct PretrainArgs {
     steps: usize,
 }
 
+#[derive(Parser)]
+struct ImportArgs {
+    /// A .gguf file, or a folder, zip or Python wheel that holds one.
+    source: PathBuf,
+    /// Where the model folder is written; it may not hold a model yet.
+    #[arg(long)]
+    out: PathBuf,
+    /// How weights are stored.
+    #[arg(long, value_enum, default_value_t = StoredAs::Bfloat16)]
+    dtype: StoredAs,
+}
+
+/// Names as vLLM's option of this name has them.
+#[derive(Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum StoredAs {
+    /// Half the size, and more digits than a quantised file has.
+    Bfloat16,
+    /// What the file says, to the last bit.
+    Float32,
+}
+
 /// Runs the command.
 pub fn run(args: Args) -> Result<Ended> {
     match args.command {
@@ -86,6 +111,7 @@ pub fn run(args: Args) -> Result<Ended> {
             tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(args))
         }
         Command::Pretrain(args) => make_policy(&args),
+        Command::Import(args) => import(&args),
     }
 }
 
@@ -128,6 +154,23 @@ fn make_policy(args: &PretrainArgs) -> Result<Ended> {
         report.parameters,
         report.vocab_size,
         report.loss
+    );
+    Ok(Ended::Done)
+}
+
+fn import(args: &ImportArgs) -> Result<Ended> {
+    let weight_type = match args.dtype {
+        StoredAs::Bfloat16 => WeightType::Bf16,
+        StoredAs::Float32 => WeightType::F32,
+    };
+    let report = import_gguf(&args.source, &args.out, weight_type)?;
+    eprintln!(
+        "wrote {}: {}, {} parameters, {} tokens{}",
+        args.out.display(),
+        report.name.as_deref().unwrap_or("a model without a name"),
+        report.parameters,
+        report.vocab_size,
+        if report.has_chat_template { "" } else { "; no chat template, so it completes but does not chat" }
     );
     Ok(Ended::Done)
 }
