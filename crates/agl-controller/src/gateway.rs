@@ -78,7 +78,7 @@ pub(crate) async fn watch(client: Client, pool_size: usize, poll_interval: Durat
                     back_off = BackOff::new();
                 }
                 since = listing.position;
-                let pause = since.map_or(poll_interval, |_| listing_pause(&listing.rollouts));
+                let pause = since.map_or(poll_interval, |_| Duration::ZERO).max(listing_pause(&listing.rollouts));
                 let truncated = listing.rollouts.len() >= limit as usize;
                 let desired = Desired { rollouts: listing.rollouts, truncated, asked_at };
                 if events.send(Event::Listed(desired)).await.is_err() {

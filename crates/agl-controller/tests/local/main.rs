@@ -6,4 +6,5 @@ mod bench;
 mod gateway;
 mod gateway_trouble;
 mod left_behind;
+mod real_gateway;
 mod speed;
