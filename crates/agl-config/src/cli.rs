@@ -15,6 +15,7 @@ use crate::defaults::ComposeError;
 use crate::dump::to_yaml;
 use crate::help;
 use crate::info;
+use crate::interpolation::OnMissing;
 use crate::override_grammar::{Override, OverrideValue};
 use crate::program::Program;
 use crate::secret;
@@ -227,7 +228,11 @@ impl<'a> Session<'a> {
 
     fn help(&self, composed: &Composed) -> Result<String, ConfigError> {
         let job = composed.job();
-        let shown = if self.arguments.resolve { composed.resolved_in(&job, &job, "", self.surroundings)? } else { job };
+        let shown = if self.arguments.resolve {
+            composed.resolved_in(&job, &job, "", OnMissing::Keep, self.surroundings)?
+        } else {
+            job
+        };
         help::help(composed, &to_yaml(&shown), &self.sources, self.surroundings)
     }
 
@@ -238,17 +243,21 @@ impl<'a> Session<'a> {
             "hydra" => composed.hydra(),
             _ => composed.config.root().clone(),
         };
-        let package = self.arguments.package.as_deref().filter(|package| *package != "_global_").unwrap_or_default();
+        let given = self.arguments.package.as_deref().filter(|package| *package != "_global_");
+        let package = given.unwrap_or_default();
         let node = match tree::select(&whole, package) {
             Some(node) if !matches!(node.value, Value::Null | Value::Missing) => node,
             _ => return refuse(&format!("package '{package}' not found in config")),
         };
         if !matches!(node.value, Value::Map(_) | Value::List(_)) {
-            return Ok(format!("{}\n", composed.resolved_in(&whole, node, package, self.surroundings)?.value));
+            return Ok(format!(
+                "{}\n",
+                composed.resolved_in(&whole, node, package, OnMissing::Refuse, self.surroundings)?.value
+            ));
         }
-        let header = if package.is_empty() { String::new() } else { format!("# @package {package}\n") };
+        let header = given.map(|package| format!("# @package {package}\n")).unwrap_or_default();
         let shown = if self.arguments.resolve {
-            composed.resolved_in(&whole, node, package, self.surroundings)?
+            composed.resolved_in(&whole, node, package, OnMissing::Keep, self.surroundings)?
         } else {
             node.clone()
         };
@@ -325,7 +334,7 @@ impl<'a> Session<'a> {
 
     fn job(&self, composed: &Composed) -> Result<Job<()>, ConfigError> {
         let job = composed.job();
-        let resolved = composed.resolved_in(&job, &job, "", self.surroundings)?;
+        let resolved = composed.resolved_in(&job, &job, "", OnMissing::Refuse, self.surroundings)?;
         let config = Config::from_node(resolved, Keys::Closed(self.program.more_keys()));
         Ok(Job { settings: (), config, output: self.output(composed, &job)? })
     }

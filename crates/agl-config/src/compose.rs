@@ -1,5 +1,6 @@
 //! Puts a configuration together: the files of the defaults list in order, then the command line from left to right.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -7,7 +8,7 @@ use serde::Deserialize;
 use crate::config::{Config, ConfigError, OverrideError};
 use crate::default_entry::Choice;
 use crate::defaults::{self, Choices, ComposeError, MissingChoice, Placed, Tree};
-use crate::interpolation::{self, Scope};
+use crate::interpolation::{self, OnMissing, Scope};
 use crate::override_grammar::{Override, OverrideValue};
 use crate::program::{HYDRA_FILES, PROGRAM_FILES, Program};
 use crate::sources::{Place, Source, Sources};
@@ -59,15 +60,13 @@ pub(crate) struct Composed {
     pub(crate) sources: Vec<Source>,
 }
 
-/// The part of Hydra's settings that we use; others of the wrong type do no harm.
+/// The part of Hydra's settings that we use.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct HydraSettings {
     pub(crate) run: Dir,
     pub(crate) mode: Option<Mode>,
     pub(crate) output_subdir: Option<String>,
     pub(crate) sweeper: Sweeper,
-    #[expect(dead_code, reason = "read so that a value of the wrong type is refused")]
-    job: Job,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -76,15 +75,48 @@ pub(crate) struct Dir {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-#[expect(dead_code, reason = "read so that a value of the wrong type is refused")]
-pub(crate) struct Job {
-    name: String,
-    chdir: Option<bool>,
+pub(crate) struct Sweeper {
+    pub(crate) params: Option<BTreeMap<String, String>>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Sweeper {
-    pub(crate) params: Option<std::collections::BTreeMap<String, String>>,
+/// The types of Hydra's settings; text may be left out while it isn't known.
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "read to refuse values of the wrong type")]
+struct HydraTypes {
+    run: RunTypes,
+    sweep: SweepTypes,
+    mode: Option<Mode>,
+    #[serde(default)]
+    searchpath: Vec<String>,
+    #[serde(default)]
+    output_subdir: Option<String>,
+    job: JobTypes,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RunTypes {
+    dir: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct SweepTypes {
+    dir: String,
+    subdir: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct JobTypes {
+    name: String,
+    chdir: Option<bool>,
+    override_dirname: String,
+    id: String,
+    num: i64,
+    config_name: Option<String>,
+    env_set: BTreeMap<String, String>,
+    env_copy: Vec<String>,
 }
 
 /// The places that a program looks in; `config_path` and `config_dir` are those of the command line.
@@ -177,9 +209,11 @@ pub(crate) fn compose(request: &Request<'_>, surroundings: &Surroundings) -> Res
     let mut config = Config::from_node(root, Keys::Closed(request.program.more_keys()));
     for change in &plan.choices.value_overrides {
         config.apply(change)?;
+        if change.key.starts_with("hydra") {
+            check_hydra(&config, &change.text)?;
+        }
     }
     fill_in_hydra(&mut config, request, &plan, surroundings);
-    check_hydra(&config)?;
     Ok(Composed { config, warnings: plan.warnings, sources: plan.sources.iter().cloned().collect() })
 }
 
@@ -313,20 +347,21 @@ fn fill_in_hydra(config: &mut Config, request: &Request<'_>, plan: &Plan, surrou
 }
 
 /// Refuses values of Hydra's settings that have the wrong type.
-fn check_hydra(config: &Config) -> Result<(), ConfigError> {
+fn check_hydra(config: &Config, change: &str) -> Result<(), ConfigError> {
     let Some(hydra) = config.root().get("hydra") else { return Ok(()) };
-    // Interpolations may ask for what is only known when a job starts: they are left for then.
-    let unresolved = without_interpolations(hydra);
-    typed::from_node_at::<HydraSettings>(&unresolved, "hydra")?;
+    typed::from_node_at::<HydraTypes>(&without_unknown(hydra), "hydra")
+        .map_err(|error| ComposeError(format!("Error merging override {change}\n{error}")))?;
     Ok(())
 }
 
-fn without_interpolations(node: &Node) -> Node {
+/// What isn't known yet (missing values, interpolations) is left out: it can't be checked.
+fn without_unknown(node: &Node) -> Node {
     let value = match &node.value {
-        Value::Interpolation(text) => Value::Text(text.clone()),
-        Value::List(items) => Value::List(items.iter().map(without_interpolations).collect()),
+        Value::List(items) => Value::List(items.iter().map(without_unknown).collect()),
         Value::Map(map) => {
-            Value::Map(map.iter().map(|(key, child)| (key.clone(), without_interpolations(child))).collect())
+            let known =
+                map.iter().filter(|(_, child)| !matches!(child.value, Value::Interpolation(_) | Value::Missing));
+            Value::Map(known.map(|(key, child)| (key.clone(), without_unknown(child))).collect())
         }
         other => other.clone(),
     };
@@ -359,10 +394,11 @@ impl Composed {
         root: &Node,
         node: &Node,
         path: &str,
+        on_missing: OnMissing,
         surroundings: &Surroundings,
     ) -> Result<Node, ConfigError> {
         let keys: Vec<Key> = path.split('.').filter(|step| !step.is_empty()).map(Key::from).collect();
-        let scope = Scope { root, hydra: Some(self.config.root()), surroundings, depth: 0 };
+        let scope = Scope { root, hydra: Some(self.config.root()), surroundings, depth: 0, on_missing };
         Ok(interpolation::resolve_at(scope, node, &keys)?)
     }
 
@@ -373,7 +409,7 @@ impl Composed {
         for path in ["run.dir", "mode", "output_subdir", "job.name", "job.chdir", "sweeper.params"] {
             let full = format!("hydra.{path}");
             let node = self.config.select(&full).cloned().unwrap_or_else(|| Node::new(Value::Null, Origin::Default));
-            let value = self.resolved_in(root, &node, &full, surroundings)?;
+            let value = self.resolved_in(root, &node, &full, OnMissing::Refuse, surroundings)?;
             tree::update(&mut hydra, path, value, Keys::Open).map_err(|error| ComposeError(error.to_string()))?;
         }
         Ok(typed::from_node_at(&hydra, "hydra")?)

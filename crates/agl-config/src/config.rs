@@ -24,7 +24,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::defaults::ComposeError;
-use crate::interpolation::{self, InterpolationError, Scope};
+use crate::interpolation::{self, InterpolationError, OnMissing, Scope};
 use crate::override_grammar::{Action, Override, OverrideSyntaxError, OverrideValue};
 use crate::secret;
 use crate::suggest;
@@ -352,7 +352,13 @@ impl Config {
 
     /// The tree with every `${…}` replaced by what it stands for.
     pub fn resolve_in(&self, surroundings: &Surroundings) -> Result<Node, InterpolationError> {
-        interpolation::resolve(Scope { root: &self.root, hydra: None, surroundings, depth: 0 })
+        interpolation::resolve(Scope {
+            root: &self.root,
+            hydra: None,
+            surroundings,
+            depth: 0,
+            on_missing: OnMissing::Refuse,
+        })
     }
 
     /// The tree as it was put together, interpolations unresolved.

@@ -10,7 +10,7 @@ use indexmap::IndexMap;
 use crate::config::ConfigError;
 use crate::default_entry::{self, Choice, Entry, Role, What};
 use crate::element::Element;
-use crate::interpolation::{self, Scope};
+use crate::interpolation::{self, OnMissing, Scope};
 use crate::override_grammar::{Action, Override, OverrideValue};
 use crate::sources::{Listed, Sources};
 use crate::suggest;
@@ -477,7 +477,8 @@ impl Expander<'_> {
 fn resolve_name(name: &str, known: &Node) -> Result<String, ConfigError> {
     let node = Node::new(Value::Interpolation(name.to_owned()), Origin::Default);
     let surroundings = Surroundings::default();
-    let scope = Scope { root: known, hydra: None, surroundings: &surroundings, depth: 0 };
+    let scope =
+        Scope { root: known, hydra: None, surroundings: &surroundings, depth: 0, on_missing: OnMissing::Refuse };
     match interpolation::resolve_at(scope, &node, &[Key::from("_dummy_")]) {
         Ok(Node { value: Value::Text(name), .. }) => Ok(name),
         _ => {

@@ -3,6 +3,7 @@
 use crate::compose::{Composed, HYDRA_VERSION};
 use crate::config::ConfigError;
 use crate::defaults::ComposeError;
+use crate::interpolation::OnMissing;
 use crate::program::{HYDRA_FILES, Program};
 use crate::sources::{Listed, Sources};
 use crate::surroundings::Surroundings;
@@ -20,7 +21,8 @@ pub(crate) fn help(
     let Some(node) = composed.config.select(TEMPLATE) else {
         return Err(ComposeError(format!("'{TEMPLATE}' is missing")).into());
     };
-    let template = composed.resolved_in(composed.config.root(), node, TEMPLATE, surroundings)?.value.to_string();
+    let template =
+        composed.resolved_in(composed.config.root(), node, TEMPLATE, OnMissing::Keep, surroundings)?.value.to_string();
     let groups = groups(sources, |group| group != "hydra" && !group.starts_with("hydra/"));
     Ok(template.replace("$APP_CONFIG_GROUPS", &groups).replace("$CONFIG", config) + "\n")
 }

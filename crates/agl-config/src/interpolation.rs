@@ -55,6 +55,17 @@ pub(crate) struct Scope<'a> {
     pub(crate) surroundings: &'a Surroundings,
     /// How many `${hydra:…}` led here.
     pub(crate) depth: usize,
+    /// What to do about an interpolation that leads to `???`.
+    pub(crate) on_missing: OnMissing,
+}
+
+/// What to do about an interpolation that leads to a missing value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnMissing {
+    /// It is an error: the value is needed.
+    Refuse,
+    /// It is missing too: the configuration is only shown.
+    Keep,
 }
 
 /// The whole tree, resolved. Missing values (`???`) stay what they are.
@@ -142,19 +153,23 @@ impl Resolver<'_> {
         if let [Part::Interpolation(lone)] = parts {
             return self.interpolation(lone);
         }
-        self.text(parts).map(Value::Text)
+        self.text(parts)
     }
 
-    fn text(&mut self, parts: &[Part]) -> Outcome<String> {
+    /// The parts as one text; missing as a whole if one of them is.
+    fn text(&mut self, parts: &[Part]) -> Outcome<Value> {
         let mut result = String::new();
         for part in parts {
             match part {
                 Part::Text(text) => result.push_str(text),
-                Part::Interpolation(inner) => result.push_str(&self.interpolation(inner)?.to_string()),
+                Part::Interpolation(inner) => match self.interpolation(inner)? {
+                    Value::Missing => return Ok(Value::Missing),
+                    value => result.push_str(&value.to_string()),
+                },
             }
             self.spend(result.len())?;
         }
-        Ok(result)
+        Ok(Value::Text(result))
     }
 
     fn interpolation(&mut self, interpolation: &Interpolation) -> Outcome<Value> {
@@ -163,7 +178,7 @@ impl Resolver<'_> {
                 let steps = self.names(steps)?;
                 let path = format!("{}{}", ".".repeat(*up), steps.join("."));
                 match self.lookup(*up, &steps)? {
-                    Some(Value::Missing) => {
+                    Some(Value::Missing) if self.scope.on_missing == OnMissing::Refuse => {
                         Err(format!("Interpolation to a missing value: '{path}' is ???; give it a value"))
                     }
                     Some(value) => Ok(value),
@@ -194,7 +209,7 @@ impl Resolver<'_> {
         Ok(match argument {
             Argument::Scalar(value) => value.clone(),
             Argument::Parts(parts) => self.parts(parts)?,
-            Argument::Quoted(parts) => Value::Text(self.text(parts)?),
+            Argument::Quoted(parts) => self.text(parts)?,
             Argument::List(items) => {
                 let item = |item| Ok(Node::new(self.argument(item)?, Origin::Default));
                 Value::List(items.iter().map(item).collect::<Outcome<_>>()?)

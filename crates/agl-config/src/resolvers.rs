@@ -125,20 +125,20 @@ fn create(mut arguments: Arguments<'_>) -> Outcome<Value> {
     }
 }
 
-/// A setting of Hydra's own, resolved where it stands.
+/// A setting of Hydra's own, resolved where it stands; null if it doesn't exist or has no value yet, as in Hydra.
 fn hydra_setting(scope: Scope<'_>, path: &str) -> Outcome<Value> {
     let root = scope.hydra.ok_or("there are no Hydra settings here")?;
     if scope.depth >= MAX_CHAIN {
         return Err("Recursive interpolation detected".to_owned());
     }
-    let node = tree::select(root, path).ok_or_else(|| format!("Interpolation key '{path}' not found"))?;
+    let Some(node) = tree::select(root, path) else { return Ok(Value::Null) };
     let keys: Vec<Key> = tree::steps(path).map(Key::from).collect();
     let scope = Scope { root, depth: scope.depth + 1, ..scope };
     let resolved = interpolation::resolve_at(scope, node, &keys).map_err(|error| error.problem)?;
-    match resolved.value {
-        Value::Missing => Err(format!("'{path}' has no value yet")),
-        value => Ok(value),
-    }
+    Ok(match resolved.value {
+        Value::Missing => Value::Null,
+        value => value,
+    })
 }
 
 /// `a.b` from the root, `.a` beside the value.

@@ -123,7 +123,13 @@ pub(crate) fn update(root: &mut Node, path: &str, new: Node, keys: Keys) -> Resu
         }
         node = entry;
     }
-    merge(node, new, keys, &walked)
+    match (&node.value, &new.value) {
+        (Value::Map(_) | Value::List(_), Value::Map(_) | Value::List(_)) => merge(node, new, keys, &walked),
+        _ => {
+            *node = new;
+            Ok(())
+        }
+    }
 }
 
 /// Removes the value at `path`, and says whether there was one.
