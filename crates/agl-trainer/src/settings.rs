@@ -25,9 +25,9 @@ pub struct TrainerSettings {
     /// How many checkpoints are kept, newest first.
     pub keep_checkpoints: usize,
     /// Sampling temperature of train rollouts, forced on every call.
-    pub train_temperature: f32,
+    pub train_temperature: f64,
     /// Sampling temperature of validation rollouts, forced on every call.
-    pub val_temperature: f32,
+    pub val_temperature: f64,
     /// What becomes of a rollout whose agent failed.
     pub on_failed: OnFailed,
     /// What becomes of a rollout without a reward.
@@ -153,7 +153,7 @@ impl Default for AlgorithmSettings {
 #[serde(deny_unknown_fields, default)]
 pub struct ActorSettings {
     /// Learning rate of AdamW.
-    pub learning_rate: f32,
+    pub learning_rate: f64,
     /// Steps over which the learning rate rises from 0.
     pub warmup_steps: usize,
     /// Rows of one optimiser step; all rows of the training step when absent (verl: `ppo_mini_batch_size`).
@@ -163,13 +163,13 @@ pub struct ActorSettings {
     /// Tokens of one forward and backward pass: bounds memory, changes nothing else (verl: `ppo_max_token_len_per_gpu`).
     pub micro_batch_tokens: usize,
     /// How far the ratio may fall below 1 before it is clipped.
-    pub clip_ratio_low: f32,
+    pub clip_ratio_low: f64,
     /// How far the ratio may rise above 1 before it is clipped.
-    pub clip_ratio_high: f32,
+    pub clip_ratio_high: f64,
     /// Bound of the loss for negative advantages (dual clip); above 1.
-    pub clip_ratio_c: f32,
+    pub clip_ratio_c: f64,
     /// Longest gradient (verl: `grad_clip`).
-    pub max_grad_norm: f32,
+    pub max_grad_norm: f64,
 }
 
 impl Default for ActorSettings {
@@ -210,7 +210,7 @@ impl TrainerSettings {
         check(self.rollouts_per_sample > 0, "rollouts_per_sample", &self.rollouts_per_sample, "must be at least 1")?;
         check(self.save_every > 0, "save_every", &self.save_every, "must be at least 1")?;
         check(self.keep_checkpoints > 0, "keep_checkpoints", &self.keep_checkpoints, "must be at least 1")?;
-        let positive = |value: f32| value.is_finite() && value > 0.0;
+        let positive = |value: f64| value.is_finite() && value > 0.0;
         check(positive(self.train_temperature), "train_temperature", &self.train_temperature, "must be above 0")?;
         check(
             self.val_temperature.is_finite() && self.val_temperature >= 0.0,
@@ -264,7 +264,7 @@ mod tests {
         let mut settings = TrainerSettings { samples_per_step: 0, ..TrainerSettings::default() };
         assert_eq!(settings.validate().unwrap_err().to_string(), "trainer.samples_per_step=0: must be at least 1");
         settings = TrainerSettings::default();
-        settings.actor.learning_rate = f32::NAN;
+        settings.actor.learning_rate = f64::NAN;
         assert_eq!(settings.validate().unwrap_err().to_string(), "trainer.actor.learning_rate=NaN: must be above 0");
         assert!(serde_json::from_str::<TrainerSettings>(r#"{"stepz":1}"#).unwrap_err().to_string().contains("stepz"));
     }

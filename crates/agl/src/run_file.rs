@@ -157,9 +157,8 @@ pub fn load(path: &Path, overrides: &[String]) -> Result<RunFile> {
 /// Keeps the resolved run file in the run folder, the key left out.
 pub fn write(run_file: &RunFile, run_dir: &Path) -> Result<()> {
     let path = run_dir.join(RESOLVED);
-    // JSON is YAML: the file reads back with the same loader, and stays readable.
-    let text = serde_json::to_string_pretty(run_file)?;
-    std::fs::write(&path, text + "\n").with_context(|| format!("write {}", path.display()))
+    let text = agl_config::to_yaml(agl_config::Config::from_defaults(run_file)?.root());
+    std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))
 }
 
 /// The name of a run: the run file's, or for the usual `run.yaml` that of its folder.

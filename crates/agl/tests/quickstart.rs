@@ -47,7 +47,11 @@ fn a_short_run_leaves_a_whole_run_folder() {
         assert_eq!(metrics["training/n_unmerged_rollouts"], 0.0);
     }
     let config = std::fs::read_to_string(run_dir.join("config.yaml")).unwrap();
-    assert!(!config.contains("\"key\""), "no key is written to disk");
+    assert!(!config.contains("key:"), "no key is written to disk");
+    // Settings are what was written, not the nearest single-precision number.
+    assert!(config.contains("val_temperature: 0.7\n") && config.contains("learning_rate: 0.0007\n"), "{config}");
+    let trajectories = std::fs::read_to_string(run_dir.join("trajectories.jsonl")).unwrap();
+    assert!(trajectories.contains("\"temperature\":0.7,"), "every validation call is sampled at exactly 0.7");
     folder.assert_no_agent_is_left();
 }
 

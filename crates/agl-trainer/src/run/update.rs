@@ -90,13 +90,14 @@ pub(super) fn update<P: Policy>(
                 progress(done, total);
             }
             let rate = learning_rate(settings, step);
-            let report =
-                policy.step(rate, settings.actor.max_grad_norm).map_err(|e| UpdateError::Policy(Box::new(e)))?;
+            let report = policy
+                .step(rate as f32, settings.actor.max_grad_norm as f32)
+                .map_err(|e| UpdateError::Policy(Box::new(e)))?;
             tally.grad_norms.push(f64::from(report.grad_norm));
             tally.skipped_steps += usize::from(!report.applied);
         }
     }
-    metrics.insert("actor/lr".into(), f64::from(learning_rate(settings, step)).into());
+    metrics.insert("actor/lr".into(), learning_rate(settings, step).into());
     tally.into_metrics(&mut metrics);
     Ok(metrics)
 }
@@ -167,7 +168,7 @@ fn fill_old_log_probs<P: Policy>(
         } else {
             rescored += 1;
             let scores = policy
-                .score(&[train_row.sequence()], settings.train_temperature)
+                .score(&[train_row.sequence()], settings.train_temperature as f32)
                 .map_err(|e| UpdateError::Policy(Box::new(e)))?;
             scores.into_iter().next().unwrap_or_default().log_probs
         };
@@ -187,14 +188,14 @@ fn accumulate<P: Policy>(
     let loss_settings = LossSettings {
         mode: LossMode::PerRolloutMean,
         aggregation: LossAggregation::default(),
-        clip_ratio_low: settings.actor.clip_ratio_low,
-        clip_ratio_high: settings.actor.clip_ratio_high,
-        clip_ratio_c: settings.actor.clip_ratio_c,
+        clip_ratio_low: settings.actor.clip_ratio_low as f32,
+        clip_ratio_high: settings.actor.clip_ratio_high as f32,
+        clip_ratio_c: settings.actor.clip_ratio_c as f32,
         global_batch: GlobalBatch::default(),
     };
     let mut failure = None;
     policy
-        .accumulate(&sequences, settings.train_temperature, &mut |scores| {
+        .accumulate(&sequences, settings.train_temperature as f32, &mut |scores| {
             let views: Vec<LossRow<'_>> = rows.iter().zip(scores).map(|(row, scores)| loss_row(row, scores)).collect();
             match policy_loss(&views, &loss_settings) {
                 Ok(loss) => {
@@ -247,9 +248,9 @@ fn shuffle(rows: &mut [TrainRow], seed: u64, step: usize, epoch: usize) {
 }
 
 /// Rises from 0 over the warm-up, then stays.
-fn learning_rate(settings: &TrainerSettings, step: usize) -> f32 {
+fn learning_rate(settings: &TrainerSettings, step: usize) -> f64 {
     let warmup = settings.actor.warmup_steps;
-    let rising = if warmup == 0 { 1.0 } else { ((step + 1) as f32 / warmup as f32).min(1.0) };
+    let rising = if warmup == 0 { 1.0 } else { ((step + 1) as f64 / warmup as f64).min(1.0) };
     settings.actor.learning_rate * rising
 }
 
@@ -344,7 +345,7 @@ mod tests {
         settings.actor.learning_rate = 1.0;
         assert!((learning_rate(&settings, 0) - 1.0).abs() < 1e-6);
         settings.actor.warmup_steps = 4;
-        let rates: Vec<f32> = (0..6).map(|step| learning_rate(&settings, step)).collect();
+        let rates: Vec<f64> = (0..6).map(|step| learning_rate(&settings, step)).collect();
         assert_eq!(rates, [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]);
     }
 

@@ -135,8 +135,8 @@ impl Session {
             key: key.clone(),
             gateway: GatewaySettings {
                 model_name: self.run_file.model_name(),
-                train_temperature: f64::from(trainer.train_temperature),
-                val_temperature: f64::from(trainer.val_temperature),
+                train_temperature: trainer.train_temperature,
+                val_temperature: trainer.val_temperature,
                 ..GatewaySettings::default()
             },
             ..ServerOptions::default()

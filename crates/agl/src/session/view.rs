@@ -76,7 +76,7 @@ impl View {
                 seconds: record.seconds,
             })),
             RunPhase::Train => {
-                self.rewards.extend(number("training/reward"));
+                self.rewards.push(number("training/reward").unwrap_or(f64::NAN));
                 self.progress.print_step(&StepSummary {
                     step: record.step,
                     steps: self.steps,
