@@ -164,7 +164,7 @@ fn rewrite(text: &str, forced: &[(&'static str, String)], found: &[Found]) -> St
     let end = text.rfind('}').unwrap_or(text.len());
     out.push_str(text[copied..end].trim_end_matches([' ', '\t', '\n', '\r']));
     let mut empty = out.trim_start_matches([' ', '\t', '\n', '\r']) == "{";
-    for (_, (key, value)) in forced.iter().enumerate().filter(|(index, _)| !written[*index]) {
+    for ((key, value), _) in forced.iter().zip(written).filter(|(_, written)| !written) {
         if !empty {
             out.push(',');
         }

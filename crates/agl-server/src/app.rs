@@ -104,7 +104,8 @@ fn not_served(resolved: Resolved, method: &Method, uri: &Uri, headers: &HeaderMa
         }
         Resolved::Redirect(path) => {
             let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-            let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+            let query =
+                uri.query().filter(|query| !query.is_empty()).map(|query| format!("?{query}")).unwrap_or_default();
             let location = percent_encode(&format!("http://{host}{path}{query}"));
             with_header(empty(StatusCode::TEMPORARY_REDIRECT), "location", &location)
         }

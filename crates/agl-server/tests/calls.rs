@@ -1,4 +1,5 @@
-//! Streams: bytes pass as they come, the call is kept at the end, and whatever breaks leaves nothing behind.
+//! Model calls that the recordings don't show. Streams: bytes pass as they come, the call is kept at the end, and whatever
+//! breaks leaves nothing behind. And where we differ from the original on purpose: pauses, deleted rollouts, headers.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test")]
 #![expect(dead_code, reason = "this test uses a part of the wire module")]
@@ -117,6 +118,13 @@ async fn chunk(upstream: &mut TcpStream, text: &str) {
     upstream.write_all(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes()).await.unwrap();
 }
 
+async fn whole(upstream: &mut TcpStream, status: &str, header: &str, body: &str) {
+    let length = body.len();
+    let head =
+        format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{header}\r\ncontent-length: {length}\r\n\r\n");
+    upstream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+}
+
 #[tokio::test]
 async fn bytes_pass_as_they_come_and_the_call_is_kept_before_the_end_is_heard() {
     let stage = Stage::set().await;
@@ -233,4 +241,33 @@ async fn an_error_instead_of_a_stream_is_an_answer_like_any_other() {
             .await
             .contains(r#""http_status":400,"status":"error","error":{"message":"too long"}"#)
     );
+}
+
+#[tokio::test]
+async fn a_pause_ends_retries() {
+    let stage = Stage::set().await;
+    let (mut agent, mut upstream, _) = stage.open(r#"{"messages":[]}"#).await;
+    let pause = r#"{"retry_after_seconds":3,"reason":"weights"}"#;
+    whole(&mut upstream, "503 Service Unavailable", "retry-after: 8", "{}").await;
+    assert_eq!(exchange(stage.address, &ask("POST", "/proxy/pause", Some(pause))).await.status, 200);
+    while agent.more().await {}
+    for part in
+        ["HTTP/1.1 429", "retry-after: 3", "x-agl-paused: true", r#"{"error": "gateway paused", "reason": "weights"}"#]
+    {
+        assert!(agent.text.contains(part), "{part} is not in {}", agent.text);
+    }
+    stage.until_idle().await;
+    assert_eq!(stage.events("").await, "[]");
+}
+
+#[tokio::test]
+async fn a_call_of_a_deleted_rollout_is_answered_but_not_kept() {
+    let stage = Stage::set().await;
+    let (mut agent, mut upstream, _) = stage.open(r#"{"messages":[]}"#).await;
+    assert_eq!(exchange(stage.address, &ask("DELETE", "/api/rollouts/r", None)).await.status, 204);
+    whole(&mut upstream, "200 OK", "x: y", r#"{"choices":[]}"#).await;
+    while agent.more().await {}
+    assert!(agent.text.starts_with("HTTP/1.1 200") && agent.text.ends_with(r#"{"choices":[]}"#), "{}", agent.text);
+    stage.until_idle().await;
+    assert_eq!(stage.events("").await, r#"{"detail":"Rollout not found: r"}"#);
 }
