@@ -16,6 +16,7 @@ pub mod learner;
 pub mod model;
 pub mod optimizer;
 pub mod policy;
+mod prefix_cache;
 pub mod pretrain;
 pub mod sampler;
 pub mod scheduler;

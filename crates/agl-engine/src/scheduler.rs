@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::model::{KvCache, LogitsFor, Model, Segment};
+use crate::prefix_cache::PrefixCache;
 use crate::sampler::{LogProbs, NotFinite, Sampled, Sampler, SamplingParams};
 
 /// Bounds of the scheduler.
@@ -320,60 +321,6 @@ impl Worker {
             }
         }
         self.stats.running.store(self.running.len(), Ordering::Relaxed);
-    }
-}
-
-/// Caches of finished sequences, oldest first: an agent's next prompt mostly goes on with its last one.
-struct PrefixCache {
-    entries: VecDeque<(Vec<u32>, KvCache)>,
-    tokens: usize,
-    max_tokens: usize,
-}
-
-/// A shorter common prefix is not worth a search's result.
-const SHORTEST_PREFIX: usize = 8;
-
-impl PrefixCache {
-    fn new(max_tokens: usize) -> Self {
-        Self { entries: VecDeque::new(), tokens: 0, max_tokens }
-    }
-
-    fn clear(&mut self) {
-        self.entries.clear();
-        self.tokens = 0;
-    }
-
-    fn keep(&mut self, mut tokens: Vec<u32>, cache: KvCache) {
-        // The last sampled token has not been through the model.
-        tokens.truncate(cache.len());
-        self.tokens += tokens.len();
-        self.entries.push_back((tokens, cache));
-        while self.tokens > self.max_tokens {
-            let Some((dropped, _)) = self.entries.pop_front() else { break };
-            self.tokens -= dropped.len();
-        }
-    }
-
-    /// The cache that shares most with `prompt`, cut to what is shared; at least the last token is left to compute, since its
-    /// logits are wanted. An entry that the prompt extends is taken; one that it only shares a beginning with is copied.
-    fn take(&mut self, prompt: &[u32]) -> Option<KvCache> {
-        let usable = prompt.len().saturating_sub(1);
-        let shared = |tokens: &[u32]| tokens.iter().zip(&prompt[..usable]).take_while(|(a, b)| a == b).count();
-        let (place, length) = self
-            .entries
-            .iter()
-            .enumerate()
-            .map(|(place, (tokens, _))| (place, shared(tokens)))
-            .max_by_key(|(_, length)| *length)
-            .filter(|(_, length)| *length >= SHORTEST_PREFIX)?;
-        if length == self.entries[place].0.len() {
-            let (tokens, cache) = self.entries.remove(place)?;
-            self.tokens -= tokens.len();
-            return Some(cache);
-        }
-        let mut cache = self.entries[place].1.clone();
-        cache.truncate(length);
-        Some(cache)
     }
 }
 
