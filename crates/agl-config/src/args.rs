@@ -6,6 +6,7 @@
 
 /// What the command line asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each flag that argparse would set")]
 pub(crate) struct Arguments {
     pub(crate) help: bool,
     pub(crate) hydra_help: bool,

@@ -45,7 +45,7 @@ pub enum Command<T> {
 pub struct Job<T> {
     /// The settings as a struct.
     pub settings: T,
-    /// The settings as a tree, resolved, each with its origin.
+    /// The settings as a tree, resolved, each with its origin; [`crate::effective`] lists them.
     pub config: Config,
     /// Where to keep the configuration, if the user asked for it.
     pub output: Option<OutputFolder>,
@@ -93,6 +93,8 @@ impl From<ConfigError> for Refusal {
 pub trait Settings: Sized {
     /// Whose they are.
     const PROGRAM: Program;
+    /// The setting that holds the key, and the one that names a file with it.
+    const KEY: (&'static str, &'static str);
 
     /// Reads them from the configuration.
     fn read(config: &Config, surroundings: &Surroundings) -> Result<Self, ConfigError>;
@@ -100,6 +102,7 @@ pub trait Settings: Sized {
 
 impl Settings for ServerConfig {
     const PROGRAM: Program = Program::Server;
+    const KEY: (&'static str, &'static str) = ("key", "key_file");
 
     fn read(config: &Config, surroundings: &Surroundings) -> Result<Self, ConfigError> {
         Self::read(config, surroundings)
@@ -108,6 +111,7 @@ impl Settings for ServerConfig {
 
 impl Settings for ControllerConfig {
     const PROGRAM: Program = Program::Controller;
+    const KEY: (&'static str, &'static str) = ("agl_server.key", "agl_server.key_file");
 
     fn read(config: &Config, surroundings: &Surroundings) -> Result<Self, ConfigError> {
         Self::read(config, surroundings)
@@ -120,8 +124,9 @@ pub fn command<T: Settings>(words: &[String], surroundings: &Surroundings) -> Re
         Command::Show(text) => Command::Show(text),
         Command::Run { jobs, warnings } => {
             let typed = jobs.into_iter().map(|job| {
-                let settings = T::read(&job.config, surroundings)?;
-                Ok(Job { settings, config: job.config, output: job.output })
+                let config = secret::with_key(&job.config, T::KEY.0, T::KEY.1, surroundings)?;
+                let settings = T::read(&config, surroundings)?;
+                Ok(Job { settings, config, output: job.output })
             });
             Command::Run { jobs: typed.collect::<Result<_, ConfigError>>()?, warnings }
         }

@@ -80,7 +80,7 @@ pub enum ConfigError {
         /// Where the value is.
         at: Origin,
         /// What and why.
-        source: UpdateError,
+        source: Box<UpdateError>,
     },
     /// The defaults of a program can't be written down as a map.
     #[error("the defaults are not a map of plain values: {0}")]
@@ -131,7 +131,7 @@ pub enum OverrideError {
         /// The override.
         text: String,
         /// Which key exactly.
-        source: UpdateError,
+        source: Box<UpdateError>,
     },
     /// `+port=1`
     #[error(
@@ -234,9 +234,10 @@ impl Config {
                 hint: suggest::known(&key, known.iter().map(String::as_str)),
                 key: full_key,
             },
-            UpdateError::ListAndMap { full_key } | UpdateError::NoSuchItem { full_key, .. } => {
-                ConfigError::Merge { at: origin_at(&places, &full_key), source: UpdateError::ListAndMap { full_key } }
-            }
+            UpdateError::ListAndMap { full_key } | UpdateError::NoSuchItem { full_key, .. } => ConfigError::Merge {
+                at: origin_at(&places, &full_key),
+                source: Box::new(UpdateError::ListAndMap { full_key }),
+            },
         })
     }
 
@@ -290,7 +291,7 @@ impl Config {
                 key: change.key.clone(),
                 hint: suggest::known(key, known.iter().map(String::as_str)),
                 text: change.text.clone(),
-                source,
+                source: Box::new(source),
             },
             _ => OverrideError::Merge { text: change.text.clone(), problem: source.to_string() },
         })

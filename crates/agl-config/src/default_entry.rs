@@ -118,10 +118,9 @@ impl Entry {
     /// The file: `hydra/job_logging/default`. `None` for `group: null`.
     pub(crate) fn config_path(&self) -> Option<String> {
         match &self.what {
-            What::Own => None,
             What::Config(path) => Some(self.below_parent(path)),
             What::Group { choice: Choice::One(name), .. } => Some(format!("{}/{name}", self.group_path())),
-            What::Group { .. } => None,
+            What::Own | What::Group { .. } => None,
         }
     }
 

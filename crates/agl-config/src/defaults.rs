@@ -132,7 +132,7 @@ impl Choices {
 
     /// Every choice on the command line, and every `override` line, must have changed something.
     pub(crate) fn check_used(&self) -> Result<(), ConfigError> {
-        for (key, change) in self.changes.iter().filter(|(_, change)| !change.used) {
+        if let Some((key, change)) = self.changes.iter().find(|(_, change)| !change.used) {
             let group = key.split('@').next().unwrap_or(key);
             let known: Vec<&str> = self.made_per_group.get(group).into_iter().flatten().map(String::as_str).collect();
             let hint = match known.as_slice() {
@@ -145,7 +145,7 @@ impl Choices {
                 None => format!("{hint}\nTo append to your default list use +{key}={}", shown(&change.choice)),
             });
         }
-        for (key, deletion) in self.deletions.iter().filter(|(_, deletion)| !deletion.used) {
+        if let Some((key, deletion)) = self.deletions.iter().find(|(_, deletion)| !deletion.used) {
             let name = deletion.name.as_ref().map(|name| format!("={name}")).unwrap_or_default();
             return fail(format!("Could not delete '{key}{name}'. No match in the defaults list"));
         }
@@ -460,17 +460,14 @@ impl Expander<'_> {
             );
         }
         let parent = parent.and_then(Entry::config_path).map(|parent| format!("In '{parent}': ")).unwrap_or_default();
-        match entry.role() {
-            None => format!("{parent}Could not load '{path}'.\n{near}\n{search_path}"),
-            Some(_) => {
-                let group = entry.group_path();
-                let options = match names.as_slice() {
-                    [] => String::new(),
-                    names => format!("\nAvailable options in '{group}':\n\t{}", names.join("\n\t")),
-                };
-                format!("{parent}Could not find '{path}'\n{near}{options}\n{search_path}")
-            }
+        if entry.role().is_none() {
+            return format!("{parent}Could not load '{path}'.\n{near}\n{search_path}");
         }
+        let options = match names.as_slice() {
+            [] => String::new(),
+            names => format!("\nAvailable options in '{}':\n\t{}", entry.group_path(), names.join("\n\t")),
+        };
+        format!("{parent}Could not find '{path}'\n{near}{options}\n{search_path}")
     }
 }
 
@@ -479,15 +476,13 @@ fn resolve_name(name: &str, known: &Node) -> Result<String, ConfigError> {
     let surroundings = Surroundings::default();
     let scope =
         Scope { root: known, hydra: None, surroundings: &surroundings, depth: 0, on_missing: OnMissing::Refuse };
-    match interpolation::resolve_at(scope, &node, &[Key::from("_dummy_")]) {
-        Ok(Node { value: Value::Text(name), .. }) => Ok(name),
-        _ => {
-            let keys =
-                known.as_map().into_iter().flatten().map(|(key, _)| key.to_string()).filter(|key| key != "defaults");
-            let keys: Vec<String> = keys.collect();
-            fail(format!("Error resolving interpolation '{name}', possible interpolation keys: {}", keys.join(", ")))
-        }
+    if let Ok(Node { value: Value::Text(name), .. }) = interpolation::resolve_at(scope, &node, &[Key::from("_dummy_")])
+    {
+        return Ok(name);
     }
+    let keys = known.as_map().into_iter().flatten().map(|(key, _)| key.to_string()).filter(|key| key != "defaults");
+    let keys: Vec<String> = keys.collect();
+    fail(format!("Error resolving interpolation '{name}', possible interpolation keys: {}", keys.join(", ")))
 }
 
 /// The files of the trees in the order in which they are merged.

@@ -52,7 +52,8 @@ fn groups(sources: &Sources, wanted: fn(&str) -> bool) -> String {
         }
     }
     found.sort();
-    found.iter().map(|(group, options)| format!("{group}: {options}\n")).collect()
+    let lines: Vec<String> = found.iter().map(|(group, options)| format!("{group}: {options}\n")).collect();
+    lines.concat()
 }
 
 fn flags(program: &str) -> String {
@@ -98,7 +99,8 @@ pub(crate) fn completion(
             let line = surroundings.variable("COMP_LINE").unwrap_or_default();
             let begun = line.rsplit(' ').next().unwrap_or_default();
             let known = settings(&composed.job());
-            Ok(known.iter().filter(|name| name.starts_with(begun)).map(|name| format!("{name}\n")).collect())
+            let offered: Vec<String> = known.into_iter().filter(|name| name.starts_with(begun)).collect();
+            Ok(offered.join("\n") + "\n")
         }
         [word] if ["install=", "uninstall=", "query="].iter().any(|prefix| word.starts_with(prefix)) => {
             let shell = word.split('=').nth(1).unwrap_or_default();

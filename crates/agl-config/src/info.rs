@@ -30,8 +30,8 @@ fn plugins() -> String {
 }
 
 fn search_path(composed: &Composed) -> String {
-    let rows = composed.sources.iter().map(|source| vec![source.provider.clone(), source.url()]).collect();
-    format!("\n{}{}", header("Config search path", '*'), table(&["Provider", "Search path"], rows, ""))
+    let rows: Vec<_> = composed.sources.iter().map(|source| vec![source.provider.clone(), source.url()]).collect();
+    format!("\n{}{}", header("Config search path", '*'), table(&["Provider", "Search path"], &rows, ""))
 }
 
 fn defaults_list(plan: &Plan) -> String {
@@ -39,8 +39,8 @@ fn defaults_list(plan: &Plan) -> String {
         let own = if file.is_own { "True" } else { "False" };
         vec![file.path.clone(), file.package.clone(), own.to_owned(), file.parent.clone()]
     };
-    let rows = plan.files.iter().map(row).collect();
-    format!("\n{}{}", header("Defaults List", '*'), table(&["Config path", "Package", "_self_", "Parent"], rows, " "))
+    let rows: Vec<_> = plan.files.iter().map(row).collect();
+    format!("\n{}{}", header("Defaults List", '*'), table(&["Config path", "Package", "_self_", "Parent"], &rows, " "))
 }
 
 fn defaults_tree(plan: &Plan) -> String {
@@ -66,7 +66,7 @@ fn branch(tree: &Tree, depth: usize, text: &mut String) {
         }
     };
     let colon = if tree.children.is_empty() { "" } else { ":" };
-    text.push_str(&format!("{}{name}{colon}\n", "  ".repeat(depth)));
+    text.extend(["  ".repeat(depth).as_str(), &name, colon, "\n"]);
     for child in &tree.children {
         branch(child, depth + 1, text);
     }
@@ -81,7 +81,7 @@ fn header(title: &str, line: char) -> String {
 }
 
 /// A table with as much room as the longest cell of each column needs.
-fn table(titles: &[&str], rows: Vec<Vec<String>>, after: &str) -> String {
+fn table(titles: &[&str], rows: &[Vec<String>], after: &str) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([titles[column].chars().count()]).max().unwrap_or(0)

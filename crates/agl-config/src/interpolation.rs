@@ -276,11 +276,12 @@ impl Resolver<'_> {
 fn full_key(path: &[Key]) -> String {
     let mut result = String::new();
     for key in path {
-        match key {
-            Key::Int(index) => result.push_str(&format!("[{index}]")),
-            key if result.is_empty() => result.push_str(&key.to_string()),
-            key => result.push_str(&format!(".{key}")),
-        }
+        let step = match key {
+            Key::Int(index) => format!("[{index}]"),
+            key if result.is_empty() => key.to_string(),
+            key => format!(".{key}"),
+        };
+        result.push_str(&step);
     }
     result
 }

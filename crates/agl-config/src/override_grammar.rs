@@ -78,11 +78,7 @@ impl Override {
         check_depth(&tokens).map_err(error)?;
         let parsed = terminated(override_rule, eof).parse(tokens.as_slice());
         let parts = parsed.map_err(|failure| error(bad_token(text, &tokens, failure.offset(), failure.inner())))?;
-        let value = match parts.value {
-            None => None,
-            Some(None) => Some(OverrideValue::One(Element::Text(String::new()))),
-            Some(Some(syntax)) => Some(evaluate(syntax).map_err(error)?),
-        };
+        let value = parts.value.map(evaluate).transpose().map_err(error)?;
         Ok(Self { action: parts.action, key: parts.key, package: parts.package, value, text: text.to_owned() })
     }
 
@@ -118,8 +114,8 @@ struct Parts {
     action: Action,
     key: String,
     package: Option<String>,
-    /// `None` without `=`; the inner `None` with nothing after it.
-    value: Option<Option<Syntax>>,
+    /// `None` without `=`.
+    value: Option<Syntax>,
 }
 
 type Tokens<'t, 'a> = &'t [Token<'a>];
@@ -151,7 +147,8 @@ fn override_rule(input: &mut Tokens<'_, '_>) -> Result<Parts> {
         return Ok(Parts { action, key, package, value: None });
     }
     token(Kind::Equal).context(expected("`=`")).parse_next(input)?;
-    let value = if input.is_empty() { None } else { Some(value(input)?) };
+    // Nothing after the `=` is the empty text.
+    let value = if input.is_empty() { Syntax::Element(Element::Text(String::new())) } else { value(input)? };
     Ok(Parts { action, key, package, value: Some(value) })
 }
 
@@ -174,10 +171,23 @@ fn package(input: &mut Tokens<'_, '_>) -> Result<String> {
 
 /// An element, or several with commas between: a sweep.
 fn value(input: &mut Tokens<'_, '_>) -> Result<Syntax> {
-    let mut elements: Vec<Syntax> = separated(1.., element, token(Kind::Comma)).parse_next(input)?;
+    let mut elements: Vec<Syntax> = with_commas(element).parse_next(input)?;
     match elements.len() {
         1 => Ok(elements.remove(0)),
         _ => Ok(Syntax::Choices(elements)),
+    }
+}
+
+/// One or more; what follows a comma must be one.
+fn with_commas<'t, 'a: 't, T>(
+    item: fn(&mut Tokens<'t, 'a>) -> Result<T>,
+) -> impl Parser<Tokens<'t, 'a>, Vec<T>, winnow::error::ErrMode<ContextError>> {
+    move |input: &mut Tokens<'t, 'a>| {
+        let mut items = vec![item(input)?];
+        while opt(token(Kind::Comma)).parse_next(input)?.is_some() {
+            items.push(cut_err(item).parse_next(input)?);
+        }
+        Ok(items)
     }
 }
 
@@ -196,7 +206,7 @@ fn list(input: &mut Tokens<'_, '_>) -> Result<Syntax> {
     let items = if kinds(input)[0] == Some(Kind::BracketClose) {
         Vec::new()
     } else {
-        cut_err(separated(1.., element, token(Kind::Comma))).parse_next(input)?
+        cut_err(with_commas(element)).parse_next(input)?
     };
     cut_err(token(Kind::BracketClose).context(expected("`,` or `]`"))).parse_next(input)?;
     Ok(Syntax::List(items))
@@ -207,7 +217,7 @@ fn map(input: &mut Tokens<'_, '_>) -> Result<Syntax> {
     let entries = if kinds(input)[0] == Some(Kind::BraceClose) {
         Vec::new()
     } else {
-        cut_err(separated(1.., entry, token(Kind::Comma))).parse_next(input)?
+        cut_err(with_commas(entry)).parse_next(input)?
     };
     cut_err(token(Kind::BraceClose).context(expected("`,` or `}`"))).parse_next(input)?;
     Ok(Syntax::Map(entries))
@@ -226,7 +236,7 @@ fn call(input: &mut Tokens<'_, '_>) -> Result<Syntax> {
     let arguments = if kinds(input)[0] == Some(Kind::ParenClose) {
         Vec::new()
     } else {
-        cut_err(separated(1.., argument, token(Kind::Comma))).parse_next(input)?
+        cut_err(with_commas(argument)).parse_next(input)?
     };
     cut_err(token(Kind::ParenClose).context(expected("`,` or `)`"))).parse_next(input)?;
     let text = before[..before.len() - input.len()].iter().map(|token| token.text).collect();

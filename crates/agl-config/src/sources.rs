@@ -170,7 +170,7 @@ fn read(source: &Source, name: &str) -> Result<Loaded, ConfigError> {
     };
     let root = yaml::parse(&text, &from)?;
     let package = package_header(&text).map_err(|problem| ComposeError(format!("{name}: {problem}")))?;
-    Ok(Loaded { package, root })
+    Ok(Loaded { root, package })
 }
 
 /// The first lines may be comments `# @key value`; that of `package` is wanted.

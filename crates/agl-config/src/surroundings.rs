@@ -45,16 +45,17 @@ impl Surroundings {
                 result.push(character);
                 continue;
             }
-            match characters.next() {
-                Some('Y') => result.push_str(&year.to_string()),
-                Some('m') => result.push_str(&format!("{month:02}")),
-                Some('d') => result.push_str(&format!("{day:02}")),
-                Some('H') => result.push_str(&format!("{:02}", seconds / 3600)),
-                Some('M') => result.push_str(&format!("{:02}", seconds / 60 % 60)),
-                Some('S') => result.push_str(&format!("{:02}", seconds % 60)),
-                Some('%') | None => result.push('%'),
-                Some(other) => result.extend(['%', other]),
-            }
+            let part = match characters.next() {
+                Some('Y') => year.to_string(),
+                Some('m') => format!("{month:02}"),
+                Some('d') => format!("{day:02}"),
+                Some('H') => format!("{:02}", seconds / 3600),
+                Some('M') => format!("{:02}", seconds / 60 % 60),
+                Some('S') => format!("{:02}", seconds % 60),
+                Some('%') | None => "%".to_owned(),
+                Some(other) => format!("%{other}"),
+            };
+            result.push_str(&part);
         }
         result
     }

@@ -123,13 +123,12 @@ pub(crate) fn update(root: &mut Node, path: &str, new: Node, keys: Keys) -> Resu
         }
         node = entry;
     }
-    match (&node.value, &new.value) {
-        (Value::Map(_) | Value::List(_), Value::Map(_) | Value::List(_)) => merge(node, new, keys, &walked),
-        _ => {
-            *node = new;
-            Ok(())
-        }
+    let holds_values = |node: &Node| matches!(node.value, Value::Map(_) | Value::List(_));
+    if holds_values(node) && holds_values(&new) {
+        return merge(node, new, keys, &walked);
     }
+    *node = new;
+    Ok(())
 }
 
 /// Removes the value at `path`, and says whether there was one.

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
+use serde::{Serialize, Serializer};
 
 /// The entries of a map, in the order in which they were first given.
 pub type Map = IndexMap<Key, Node>;
@@ -180,7 +181,7 @@ impl Value {
                 a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| a.value.equals(&b.value)))
             }
             _ => match (self.as_number(), other.as_number()) {
-                (Some(a), Some(b)) => a.total_cmp(&b).is_eq() || a == b,
+                (Some(a), Some(b)) => a.partial_cmp(&b).is_some_and(std::cmp::Ordering::is_eq),
                 _ => self == other,
             },
         }
@@ -277,6 +278,25 @@ pub(crate) fn python_float(number: f64) -> String {
             format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
         }
         _ => format!("{number:?}"),
+    }
+}
+
+/// As JSON has it; numbers that are not finite become null, as `serde_json` does.
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Null => serializer.serialize_unit(),
+            Self::Missing => serializer.serialize_str("???"),
+            Self::Bool(flag) => serializer.serialize_bool(*flag),
+            Self::Int(number) => match i64::try_from(*number) {
+                Ok(number) => serializer.serialize_i64(number),
+                Err(_) => serializer.serialize_i128(*number),
+            },
+            Self::Float(number) => serializer.serialize_f64(*number),
+            Self::BigInt(text) | Self::Text(text) | Self::Interpolation(text) => serializer.serialize_str(text),
+            Self::List(items) => serializer.collect_seq(items.iter().map(|item| &item.value)),
+            Self::Map(map) => serializer.collect_map(map.iter().map(|(key, child)| (key.to_string(), &child.value))),
+        }
     }
 }
 

@@ -190,7 +190,7 @@ impl Reader<'_> {
             let (event, span) = self.next(events)?;
             let mut value = self.node(event, span, events, depth + 1)?;
             if is_merge {
-                self.merge(&mut merged, value)?;
+                Self::merge(&mut merged, value)?;
                 continue;
             }
             let key = Key::from_value(key_node.value).ok_or_else(|| YamlError::Unsupported {
@@ -211,7 +211,7 @@ impl Reader<'_> {
     }
 
     /// Adds the entries of one merged map, or of a list of them, of which the first wins.
-    fn merge(&mut self, merged: &mut Map, value: Node) -> Result<(), YamlError> {
+    fn merge(merged: &mut Map, value: Node) -> Result<(), YamlError> {
         let Node { value, origin } = value;
         match value {
             Value::Map(map) => merged.extend(map),

@@ -3,6 +3,8 @@
 //! `tests/golden/hydra/*.jsonl` holds what `agentlightning` 1.0.2 with hydra-core 1.3.2 did; `AGL_GOLDEN` may name another
 //! folder of that layout. Where we differ on purpose, [`DEVIATIONS`] says so, with the reason.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -167,7 +169,8 @@ fn check_composed(case: &Json, composed: &Result<Command<()>, Refusal>) -> Resul
         Ok(Command::Show(_)) => return Err("it prints something instead of running".to_owned()),
         Err(refusal) => return Err(format!("not composed: {refusal}")),
     };
-    let same = jobs.len() == expected.len() && jobs.iter().zip(&expected).all(|(a, b)| a.to_string() == b.to_string());
+    let same =
+        jobs.len() == expected.len() && jobs.iter().zip(&expected).all(|(a, b)| format!("{a}") == format!("{b}"));
     // The text is compared: the order of keys and `1` against `1.0` count.
     if same { Ok(()) } else { Err(format!("composed\n  {}\nwant\n  {}", json!(jobs), json!(expected))) }
 }
@@ -198,7 +201,7 @@ fn server_settings(settings: &ServerConfig) -> Json {
 fn controller_settings(settings: &ControllerConfig) -> Json {
     json!({
         "base_url": settings.agl_server.url,
-        "key": settings.agl_server.key.as_ref().map(|key| key.expose()),
+        "key": settings.agl_server.key.as_ref().map(agl_config::Secret::expose),
         "runner_type": settings.runner_type,
         "namespace": settings.k8s_runner.as_ref().map(|runner| &runner.namespace),
         "pool_size": settings.local_runner.as_ref().map(|runner| runner.maximum_size),

@@ -1,5 +1,7 @@
 //! Reading a configuration into a struct, and what is said when that fails.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use agl_config::{Config, load_file};
 use serde::{Deserialize, Serialize};
 
