@@ -11,7 +11,7 @@ pub use load::{LoadError, load_config, load_model};
 pub use save::{SaveError, save_model};
 
 pub(crate) use load::load_optimizer;
-pub(crate) use save::{save_optimizer, write_atomically};
+pub(crate) use save::{save_optimizer, write_atomically, write_atomically_with};
 
 const CONFIG: &str = "config.json";
 const WEIGHTS: &str = "model.safetensors";

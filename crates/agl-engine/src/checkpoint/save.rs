@@ -87,19 +87,32 @@ fn write_safetensors<'a>(
     write_atomically(path, &bytes)
 }
 
-/// Writes beside `path`, waits for the disk, renames.
+/// Writes `bytes` to `path`, atomically.
 pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), SaveError> {
+    write_atomically_with(path, |file| {
+        file.write_all(bytes).map_err(|error| SaveError { path: path.to_owned(), reason: error.to_string() })
+    })
+}
+
+/// Writes beside `path` what `write` has to write, waits for the disk, renames.
+pub(crate) fn write_atomically_with<E: From<SaveError>>(
+    path: &Path,
+    write: impl FnOnce(&mut fs::File) -> Result<(), E>,
+) -> Result<(), E> {
     let temporary = path.with_extension("writing");
-    let write = || -> io::Result<()> {
-        let mut file = fs::File::create(&temporary)?;
-        file.write_all(bytes)?;
+    let fail = |error: io::Error| SaveError { path: path.to_owned(), reason: error.to_string() };
+    let keep = |file: fs::File| -> io::Result<()> {
         file.sync_all()?;
         fs::rename(&temporary, path)?;
         // The name is kept only once the folder itself is on disk.
         path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
     };
-    write().map_err(|error| {
+    let whole = || {
+        let mut file = fs::File::create(&temporary).map_err(fail)?;
+        write(&mut file)?;
+        Ok(keep(file).map_err(fail)?)
+    };
+    whole().inspect_err(|_: &E| {
         let _ = fs::remove_file(&temporary);
-        SaveError { path: path.to_owned(), reason: error.to_string() }
     })
 }

@@ -17,11 +17,12 @@ pub(super) enum BlockType {
     Q5_1,
     Q8_0,
     Q4K,
+    Q5K,
     Q6K,
 }
 
 impl BlockType {
-    pub(super) const SUPPORTED: &'static str = "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q6_K";
+    pub(super) const SUPPORTED: &'static str = "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K";
 
     /// By ggml's number.
     pub(super) fn of(kind: u32) -> Option<Self> {
@@ -34,10 +35,21 @@ impl BlockType {
             7 => Self::Q5_1,
             8 => Self::Q8_0,
             12 => Self::Q4K,
+            13 => Self::Q5K,
             14 => Self::Q6K,
             30 => Self::Bf16,
             _ => return None,
         })
+    }
+
+    /// The name of ggml's number, for messages; most of these are not read.
+    pub(super) fn name(kind: u32) -> String {
+        const NAMES: [&str; 31] = [
+            "F32", "F16", "Q4_0", "Q4_1", "Q4_2", "Q4_3", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K",
+            "Q5_K", "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS",
+            "I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16",
+        ];
+        NAMES.get(kind as usize).map_or_else(|| format!("ggml type {kind}"), |name| (*name).to_owned())
     }
 
     /// Numbers in a block, and its bytes.
@@ -51,6 +63,7 @@ impl BlockType {
             Self::Q5_1 => (32, 24),
             Self::Q8_0 => (32, 34),
             Self::Q4K => (256, 144),
+            Self::Q5K => (256, 176),
             Self::Q6K => (256, 210),
         }
     }
@@ -91,7 +104,8 @@ impl BlockType {
                 let d = half_at(block, 0);
                 out.iter_mut().zip(&block[2..]).for_each(|(value, q)| *value = f32::from(q.cast_signed()) * d);
             },
-            Self::Q4K => q4_k,
+            Self::Q4K => |block, out| q4_k(block, &[0; 32], &block[16..], out),
+            Self::Q5K => |block, out| q4_k(block, &block[16..48], &block[48..], out),
             Self::Q6K => q6_k,
         };
         let blocks = bytes.chunks_exact(block_bytes);
@@ -117,10 +131,10 @@ fn fifth_bits(bytes: &[u8]) -> impl Fn(usize) -> u8 {
     move |place| ((bytes[place / 8] >> (place % 8)) & 1) << 4
 }
 
-/// Eight groups of 32, each with a 6-bit scale and a 6-bit minimum of its own: d · scale · q − dmin · min.
-fn q4_k(block: &[u8], out: &mut [f32]) {
-    let (d, dmin) = (half_at(block, 0), half_at(block, 2));
-    let (scales, quants) = (&block[4..16], &block[16..]);
+/// Eight groups of 32, each with a 6-bit scale and a 6-bit minimum of its own: d · scale · q − dmin · min. Q5_K adds a fifth
+/// bit to each number: those of group g are the bits g of the 32 bytes `fifth`.
+fn q4_k(block: &[u8], fifth: &[u8], quants: &[u8], out: &mut [f32]) {
+    let (d, dmin, scales) = (half_at(block, 0), half_at(block, 2), &block[4..16]);
     // The first four are in the low six bits; the high bits of these are the high bits of the last four.
     let scale_and_min = |group: usize| match group {
         0..4 => (scales[group] & 63, scales[group + 4] & 63),
@@ -136,8 +150,10 @@ fn q4_k(block: &[u8], out: &mut [f32]) {
         };
         let groups = [group(0), group(1)];
         nibbles(quants, |place, q| {
-            let (scale, min) = groups[place / 32];
-            out[place] = scale * f32::from(q) - min;
+            let (which, within) = (place / 32, place % 32);
+            let (scale, min) = groups[which];
+            let fifth = (fifth[within] >> (2 * pair + which) & 1) << 4;
+            out[place] = scale * f32::from(q | fifth) - min;
         });
     }
 }
@@ -206,10 +222,9 @@ mod tests {
         assert_eq!((values[0], values[16], values[31]), (-4.0, 0.0, 3.75));
     }
 
-    #[test]
-    fn k_blocks_have_scales_of_their_own() {
-        // Group g has scale g + 1 and minimum g, all of them below 16, so that no high bits are set but one: group 4's
-        // scale gets 16 more from the top bits of the first byte.
+    /// Group g has scale g + 1 and minimum g. All are below 16, so that no high bits are set but one: group 4's scale gets 16
+    /// more from the top bits of the first byte.
+    fn scales() -> [u8; 12] {
         let mut scales = [0u8; 12];
         for group in 0..4u8 {
             scales[usize::from(group)] = group + 1;
@@ -217,16 +232,33 @@ mod tests {
             scales[usize::from(group) + 8] = (group + 5) | (group + 4) << 4;
         }
         scales[0] |= 1 << 6;
-        let quants = [0x21u8; 128];
-        let values = BlockType::Q4K.values(&block(&[&half(1.0), &half(0.5), &scales, &quants]));
-        // Even groups read the low half, 1; odd ones the high half, 2.
-        let expected = |group: usize| {
+        scales
+    }
+
+    fn assert_groups(values: &[f32], number: impl Fn(usize) -> usize) {
+        for (place, value) in values.iter().enumerate() {
+            let group = place / 32;
             let scale = if group == 4 { 21 } else { group + 1 };
-            (scale * (1 + group % 2)) as f32 - 0.5 * group as f32
-        };
-        for group in 0..8 {
-            assert!(values[32 * group..32 * (group + 1)].iter().all(|v| (v - expected(group)).abs() < 1e-6), "{group}");
+            let expected = (scale * number(place)) as f32 - 0.5 * group as f32;
+            assert!((value - expected).abs() < 1e-6, "{place}: {value} {expected}");
         }
+    }
+
+    #[test]
+    fn k_blocks_have_scales_of_their_own() {
+        let values = BlockType::Q4K.values(&block(&[&half(1.0), &half(0.5), &scales(), &[0x21; 128]]));
+        // Even groups read the low half, 1; odd ones the high half, 2.
+        assert_groups(&values, |place| 1 + place / 32 % 2);
+    }
+
+    #[test]
+    fn the_fifth_bits_of_a_k_block_lie_apart() {
+        let mut fifth = [0u8; 32];
+        (fifth[0], fifth[7]) = (0b1000_0001, 0b0000_0010);
+        let values = BlockType::Q5K.values(&block(&[&half(1.0), &half(0.5), &scales(), &fifth, &[0x21; 128]]));
+        // The first of groups 0 and 7, the eighth of group 1.
+        let extra = |place| if [0, 7 * 32, 32 + 7].contains(&place) { 16 } else { 0 };
+        assert_groups(&values, |place| 1 + place / 32 % 2 + extra(place));
     }
 
     #[test]

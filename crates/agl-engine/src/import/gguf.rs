@@ -10,6 +10,8 @@ use std::io::{BufReader, Read as _, Seek as _, SeekFrom};
 use super::ImportError;
 use super::blocks::BlockType;
 
+/// Longest metadata and table of tensors. A vocabulary of 256,000 tokens takes some ten megabytes.
+const MAX_HEADER_BYTES: u64 = 64 << 20;
 /// Deepest list in a list.
 const MAX_DEPTH: usize = 4;
 /// Most dimensions a tensor has in this format.
@@ -56,6 +58,7 @@ impl Gguf {
             return Err(container(format!("version {version} (2 and 3 are read; a huge number means big-endian)")));
         }
         let (tensor_count, entry_count) = (file.u64()?, file.u64()?);
+        file.end = file.length.min(MAX_HEADER_BYTES);
         let mut metadata = HashMap::new();
         for _ in 0..entry_count {
             let key = file.text()?;
@@ -74,6 +77,7 @@ impl Gguf {
             return Err(container("general.alignment is not a number above zero"));
         }
         let data_start = file.position.div_ceil(alignment) * alignment;
+        file.end = file.length;
         Ok(Self { file, metadata, tensors, data_start })
     }
 
@@ -81,19 +85,24 @@ impl Gguf {
         &self.tensors
     }
 
-    /// The numbers of a tensor.
-    pub(super) fn values(&mut self, tensor: &Tensor) -> Result<Vec<f32>, ImportError> {
-        let cut_short = || container(format!("tensor `{}` lies beyond the end of the file", tensor.name));
+    /// Where a tensor lies: its first byte and how many they are, all of them in the file.
+    pub(super) fn place(&self, tensor: &Tensor) -> Result<(u64, u64), ImportError> {
         let elements = tensor.shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
         let bytes = elements.and_then(|elements| tensor.blocks.bytes(elements)).ok_or_else(|| {
             container(format!("tensor `{}`: {:?} elements are no whole number of blocks", tensor.name, tensor.shape))
-        })?;
-        let start = self.data_start.checked_add(tensor.offset).ok_or_else(cut_short)?;
-        if start.checked_add(bytes as u64).is_none_or(|end| end > self.file.length) {
-            return Err(cut_short());
-        }
+        })? as u64;
+        let start = self.data_start.checked_add(tensor.offset);
+        start
+            .filter(|start| start.checked_add(bytes).is_some_and(|end| end <= self.file.length))
+            .map(|start| (start, bytes))
+            .ok_or_else(|| container(format!("tensor `{}` lies beyond the end of the file", tensor.name)))
+    }
+
+    /// The numbers of a tensor.
+    pub(super) fn values(&mut self, tensor: &Tensor) -> Result<Vec<f32>, ImportError> {
+        let (start, bytes) = self.place(tensor)?;
         self.file.seek(start)?;
-        Ok(tensor.blocks.values(&self.file.bytes(bytes as u64)?))
+        Ok(tensor.blocks.values(&self.file.bytes(bytes)?))
     }
 
     fn get<'a, T>(
@@ -190,13 +199,15 @@ fn container(reason: impl Into<String>) -> ImportError {
 struct Input {
     reader: BufReader<File>,
     length: u64,
+    /// How far may be read now.
+    end: u64,
     position: u64,
 }
 
 impl Input {
     fn new(file: File) -> Result<Self, ImportError> {
         let length = file.metadata().map_err(|error| container(error.to_string()))?.len();
-        Ok(Self { reader: BufReader::new(file), length, position: 0 })
+        Ok(Self { reader: BufReader::new(file), length, end: length, position: 0 })
     }
 
     fn seek(&mut self, position: u64) -> Result<(), ImportError> {
@@ -206,8 +217,10 @@ impl Input {
     }
 
     fn bytes(&mut self, count: u64) -> Result<Vec<u8>, ImportError> {
-        if count > self.length - self.position {
-            return Err(container(format!("it ends at byte {}, in the middle of something", self.length)));
+        if count > self.end.saturating_sub(self.position) {
+            let too_long = format!("its metadata are longer than {MAX_HEADER_BYTES} bytes");
+            let cut_short = format!("it ends at byte {}, in the middle of something", self.length);
+            return Err(container(if self.end < self.length { too_long } else { cut_short }));
         }
         let mut bytes = vec![0; count as usize];
         self.reader.read_exact(&mut bytes).map_err(|error| container(error.to_string()))?;
@@ -277,7 +290,7 @@ impl Input {
         let kind = self.u32()?;
         let blocks = BlockType::of(kind).ok_or_else(|| ImportError::Unsupported {
             what: format!("type of tensor `{name}`"),
-            found: format!("ggml type {kind}"),
+            found: BlockType::name(kind),
             supported: BlockType::SUPPORTED,
         })?;
         Ok(Tensor { name, shape, blocks, offset: self.u64()? })

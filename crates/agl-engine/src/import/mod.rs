@@ -1,8 +1,8 @@
 //! GGUF files to Hugging Face folders, which is the one format that this engine serves, trains and saves.
 //!
 //! A GGUF holds it all in one file: shape, tokenizer, chat template and (mostly quantised) weights. [`import_gguf`] takes it
-//! apart again: `gguf` reads the container, `blocks` turns quantised blocks into numbers, `parts` writes `config.json` and the
-//! tokenizer's files, `weights` finds, names and orders the tensors.
+//! apart again: `gguf` reads the container, `blocks` turns quantised blocks into numbers, `parts` makes the JSON files,
+//! `weights` finds, names and orders the tensors.
 
 mod blocks;
 mod gguf;
@@ -100,10 +100,12 @@ pub enum ImportError {
     Write(#[from] SaveError),
 }
 
-/// Makes a Hugging Face folder (`config.json`, `tokenizer.json`, `tokenizer_config.json`, `model.safetensors`) at `folder`
-/// from a GGUF file of the Llama architecture. `source` is the file, or a folder, zip or Python wheel that holds one.
+/// Makes a Hugging Face folder (`config.json`, `generation_config.json`, `tokenizer.json`, `tokenizer_config.json`,
+/// `model.safetensors`) at `folder` from a GGUF file of the Llama architecture. `source` is the file, or a folder, zip or
+/// Python wheel that holds one.
 ///
-/// The weights come last, and whole or not at all. All of them are in memory once, as they will be stored.
+/// Everything is checked before anything is written; the weights come last, whole or not at all. One tensor is in memory at a
+/// time.
 pub fn import_gguf(source: &Path, folder: &Path, weight_type: WeightType) -> Result<ImportReport, ImportError> {
     if folder.join("config.json").exists() || folder.join("model.safetensors").exists() {
         return Err(ImportError::Exists(folder.to_owned()));
@@ -111,22 +113,29 @@ pub fn import_gguf(source: &Path, folder: &Path, weight_type: WeightType) -> Res
     let mut file = gguf::Gguf::read(source::open(source)?)?;
     let config_json = parts::config(&file, weight_type)?;
     let config = LlamaConfig::from_json(&config_json.to_string())?;
+    parts::check_size(&config, &file)?;
     let layout = Layout::new(&config);
-    let tokenizer = parts::tokenizer(&file)?;
+    let tensors = weights::find(&file, &layout)?;
+    let tokenizer = parts::tokenizer(&file, config.vocab_size)?;
     let tokenizer_config = parts::tokenizer_config(&file)?;
-    let weights = weights::safetensors(&mut file, &config, &layout, weight_type)?;
-
-    fs::create_dir_all(folder).map_err(|error| SaveError { path: folder.to_owned(), reason: error.to_string() })?;
-    write_atomically(&folder.join("config.json"), format!("{config_json:#}\n").as_bytes())?;
-    write_atomically(&folder.join("tokenizer.json"), tokenizer.to_string().as_bytes())?;
-    write_atomically(&folder.join("tokenizer_config.json"), format!("{tokenizer_config:#}\n").as_bytes())?;
-    write_atomically(&folder.join("model.safetensors"), &weights)?;
-    Ok(ImportReport {
+    let report = ImportReport {
         name: file.text("general.name")?.map(str::to_owned),
         parameters: layout.len(),
         vocab_size: config.vocab_size,
         has_chat_template: tokenizer_config.get("chat_template").is_some(),
-    })
+    };
+
+    fs::create_dir_all(folder).map_err(|error| SaveError { path: folder.to_owned(), reason: error.to_string() })?;
+    for (name, json) in [
+        ("config.json", format!("{config_json:#}\n")),
+        ("generation_config.json", format!("{:#}\n", parts::generation_config(&config_json))),
+        ("tokenizer.json", tokenizer.to_string()),
+        ("tokenizer_config.json", format!("{tokenizer_config:#}\n")),
+    ] {
+        write_atomically(&folder.join(name), json.as_bytes())?;
+    }
+    weights::write(&folder.join("model.safetensors"), &mut file, &tensors, (&config, &layout), weight_type)?;
+    Ok(report)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The JSON files of the folder: `config.json`, `tokenizer.json`, `tokenizer_config.json`.
+//! The JSON files of the folder: `config.json`, `generation_config.json`, `tokenizer.json`, `tokenizer_config.json`.
 
 use std::fmt::Display;
 
@@ -6,10 +6,14 @@ use serde_json::{Map, Value, json};
 
 use super::gguf::{Gguf, needed};
 use super::{ImportError, WeightType};
+use crate::model::LlamaConfig;
 
 /// Kinds of `tokenizer.ggml.token_type`.
 const CONTROL: usize = 3;
 const USER_DEFINED: usize = 4;
+
+/// Largest width, number of heads or of tokens: no product of two of them, times the layers, overflows.
+const MAX_SIZE: usize = 1 << 20;
 
 /// `config.json`, refused where the file asks for what the configuration of a Llama model has no words for here.
 pub(super) fn config(file: &Gguf, weight_type: WeightType) -> Result<Value, ImportError> {
@@ -64,14 +68,40 @@ pub(super) fn config(file: &Gguf, weight_type: WeightType) -> Result<Value, Impo
     }))
 }
 
+/// Refuses sizes that the file has no room for, before anything is allocated for them.
+pub(super) fn check_size(config: &LlamaConfig, file: &Gguf) -> Result<(), ImportError> {
+    let sizes = [
+        ("llama.block_count", config.num_hidden_layers, file.tensors().len()),
+        ("llama.vocab_size", config.vocab_size, MAX_SIZE),
+        ("llama.embedding_length", config.hidden_size, MAX_SIZE),
+        ("llama.feed_forward_length", config.intermediate_size, MAX_SIZE),
+        ("llama.attention.head_count", config.num_attention_heads.saturating_mul(config.head_dim), MAX_SIZE),
+    ];
+    match sizes.into_iter().find(|(_, size, most)| size > most) {
+        Some((key, size, _)) => Err(metadata(key, size.to_string(), "a size that the file has room for")),
+        None => Ok(()),
+    }
+}
+
+/// `generation_config.json`: what `config.json` says of special tokens.
+pub(super) fn generation_config(config: &Value) -> Value {
+    let keys = ["bos_token_id", "eos_token_id", "pad_token_id"];
+    keys.iter().map(|key| ((*key).to_owned(), config[key].clone())).collect::<Map<_, _>>().into()
+}
+
 /// `tokenizer.json` of a byte-level BPE: what `tokenizer.ggml.model` calls `gpt2`.
-pub(super) fn tokenizer(file: &Gguf) -> Result<Value, ImportError> {
+pub(super) fn tokenizer(file: &Gguf, vocab_size: usize) -> Result<Value, ImportError> {
     const MODEL: &str = "tokenizer.ggml.model";
+    const KINDS: &str = "tokenizer.ggml.token_type";
     only(file.text(MODEL)?.unwrap_or("missing"), &["gpt2"], MODEL, "gpt2 (byte-level BPE)")?;
     let split = file.text("tokenizer.ggml.pre")?.unwrap_or("default");
     let tokens = needed(file.texts("tokenizer.ggml.tokens")?, "tokenizer.ggml.tokens", "a list of texts")?;
     let merges = needed(file.texts("tokenizer.ggml.merges")?, "tokenizer.ggml.merges", "a list of texts")?;
-    let kinds = file.counts("tokenizer.ggml.token_type")?.unwrap_or_default();
+    let kinds = needed(file.counts(KINDS)?, KINDS, "a list of whole numbers")?;
+    if kinds.len() != tokens.len() || tokens.len() > vocab_size {
+        let found = format!("{} tokens with {} kinds", tokens.len(), kinds.len());
+        return Err(metadata("tokenizer.ggml.tokens", found, "a kind for each, and a row of the embedding"));
+    }
     let added = tokens.iter().zip(kinds).enumerate().filter(|(_, (_, kind))| [CONTROL, USER_DEFINED].contains(kind));
     let added_tokens: Vec<Value> = added
         .map(|(id, (token, kind))| {
@@ -80,7 +110,11 @@ pub(super) fn tokenizer(file: &Gguf) -> Result<Value, ImportError> {
         })
         .collect();
     let vocab: Map<String, Value> = tokens.iter().enumerate().map(|(id, token)| ((*token).into(), id.into())).collect();
-    Ok(json!({
+    if vocab.len() < tokens.len() {
+        let found = format!("{} tokens, {} of them different", tokens.len(), vocab.len());
+        return Err(metadata("tokenizer.ggml.tokens", found, "each token once"));
+    }
+    let json = json!({
         "version": "1.0",
         "truncation": null,
         "padding": null,
@@ -93,7 +127,14 @@ pub(super) fn tokenizer(file: &Gguf) -> Result<Value, ImportError> {
             "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
             "fuse_unk": false, "byte_fallback": false, "ignore_merges": split == "llama-bpe", "vocab": vocab, "merges": merges,
         },
-    }))
+    });
+    // Merges of tokens that aren't there, say, are told now and not when the folder is loaded.
+    match tokenizers::Tokenizer::from_bytes(json.to_string()) {
+        Ok(_) => Ok(json),
+        Err(error) => {
+            Err(metadata("tokenizer.ggml.merges", format!("refused ({error})"), "merges of the vocabulary's tokens"))
+        }
+    }
 }
 
 /// How text is cut before merging. llama.cpp knows these by name (`llama-vocab.cpp`); the model's merges are right for no other.
@@ -164,4 +205,8 @@ fn only(found: &str, supported: &[&str], what: &str, says: &'static str) -> Resu
 
 fn unsupported(what: &str, found: &dyn Display, supported: &'static str) -> ImportError {
     ImportError::Unsupported { what: what.into(), found: found.to_string(), supported }
+}
+
+fn metadata(key: &str, found: String, expected: &'static str) -> ImportError {
+    ImportError::Metadata { key: key.into(), found, expected }
 }

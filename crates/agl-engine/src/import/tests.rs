@@ -164,6 +164,10 @@ fn a_file_becomes_a_folder_that_loads_tokenizes_and_chats() {
     assert_eq!(rows("model.layers.0.self_attn.q_proj.weight"), [0, 2, 4, 6, 1, 3, 5, 7], "queries are taken apart");
     assert_eq!(rows("model.layers.0.self_attn.v_proj.weight"), [0, 1, 2, 3, 4, 5, 6, 7], "values are not");
 
+    let generation: serde_json::Value =
+        serde_json::from_slice(&fs::read(folder.join("generation_config.json")).unwrap()).unwrap();
+    assert_eq!(generation, serde_json::json!({"bos_token_id": 256, "eos_token_id": [257], "pad_token_id": null}));
+
     let tokenizer = Tokenizer::load(&folder).unwrap();
     let prompt = ChatTemplate::load(&folder).unwrap();
     let prompt = prompt.render(&[serde_json::json!({"role": "user", "content": "a1"})], None).unwrap();
@@ -210,6 +214,9 @@ fn what_cannot_be_computed_is_refused_by_name() {
         (model().text("llama.rope.scaling.type", "yarn"), "llama.rope.scaling.type is `yarn`"),
         (model().count("llama.expert_count", 8), "llama.expert_count is `8`"),
         (model().count("llama.rope.dimension_count", 4), "llama.rope.dimension_count is `4`"),
+        (model().count("llama.block_count", u32::MAX), "`llama.block_count` is 4294967295"),
+        (model().count("llama.feed_forward_length", 1 << 30), "`llama.feed_forward_length` is 1073741824"),
+        (model().count("llama.attention.key_length", 1 << 30), "`llama.attention.head_count` is 4294967296"),
         (model().text("tokenizer.ggml.model", "llama"), "tokenizer.ggml.model is `llama`"),
         (model().text("tokenizer.ggml.pre", "odd"), "tokenizer.ggml.pre is `odd`"),
         (model().text("llama.block_count", "two"), "`llama.block_count` is \"two\"; expected a whole number"),
@@ -217,7 +224,15 @@ fn what_cannot_be_computed_is_refused_by_name() {
         (model().count("llama.feed_forward_length", 32), "`blk.0.ffn_gate.weight` has shape [64, 32]"),
         (model().count("tokenizer.ggml.bos_token_id", 900), "`tokenizer.ggml.bos_token_id` is 900"),
         (model().tensor("rope_freqs.weight", &[4], F32, vec![0; 16]), "`rope_freqs.weight`"),
+        (model().texts("tokenizer.ggml.tokens", &vec!["a".to_owned(); 258]), "258 tokens, 1 of them different"),
+        (
+            model().count("llama.vocab_size", 258).texts("tokenizer.ggml.tokens", &["a".into()]),
+            "1 tokens with 258 kinds",
+        ),
+        (model().texts("tokenizer.ggml.merges", &["nowhere else".to_owned()]), "`tokenizer.ggml.merges` is refused"),
+        (model().tensor("odd", &[256], 10, vec![0; 84]), "type of tensor `odd` is `Q2_K`"),
         (model().tensor("odd", &[4], 77, vec![0; 16]), "type of tensor `odd` is `ggml type 77`"),
+        (model().tensor("output_norm.weight", &[HIDDEN], F32, vec![0; 128]), "`output_norm.weight` is there twice"),
         (model().tensor("output.weight", &[258, HIDDEN], F32, vec![0; 8]), "beyond the end of the file"),
     ] {
         let message = error(&writer);

@@ -1,44 +1,91 @@
-//! The tensors: from GGUF's names and order to those of Hugging Face, as a safetensors file.
+//! The tensors: from GGUF's names, order and blocks to those of Hugging Face, one tensor in memory at a time.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
+use std::io::Write as _;
+use std::path::Path;
 
 use half::bf16;
-use safetensors::{Dtype, View};
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::gguf::{Gguf, Tensor};
 use super::{ImportError, WeightType};
-use crate::checkpoint::SaveError;
-use crate::model::{Layout, LlamaConfig};
+use crate::checkpoint::{SaveError, write_atomically_with};
+use crate::model::{Layout, LlamaConfig, TensorSpec};
 
-/// All tensors of the model, in the bytes of a safetensors file.
-pub(super) fn safetensors(
-    file: &mut Gguf,
-    config: &LlamaConfig,
-    layout: &Layout,
-    weight_type: WeightType,
-) -> Result<Vec<u8>, ImportError> {
-    let mut found: HashMap<String, Tensor> =
-        file.tensors().iter().map(|tensor| (tensor.name.clone(), tensor.clone())).collect();
-    let mut stored = Vec::with_capacity(layout.tensors().len());
+/// The tensor of the file for each of the model's, in the model's order. Refused unless each is there, whole and in the
+/// shape that the metadata ask for, and nothing is left over: a model without it would compute something else.
+pub(super) fn find(file: &Gguf, layout: &Layout) -> Result<Vec<Tensor>, ImportError> {
+    let mut left: HashMap<&str, &Tensor> = HashMap::new();
+    for tensor in file.tensors() {
+        if left.insert(&tensor.name, tensor).is_some() {
+            return Err(ImportError::Container(format!("tensor `{}` is there twice", tensor.name)));
+        }
+    }
+    let mut found = Vec::with_capacity(layout.tensors().len());
     for spec in layout.tensors() {
         let name = gguf_name(&spec.name);
-        let tensor = found.remove(&name).ok_or_else(|| ImportError::MissingTensor(name.clone()))?;
+        let tensor = left.remove(name.as_str()).ok_or_else(|| ImportError::MissingTensor(name.clone()))?;
         if tensor.shape != spec.shape {
-            return Err(ImportError::Shape { tensor: name, found: tensor.shape, expected: spec.shape.clone() });
+            let (found, expected) = (tensor.shape.clone(), spec.shape.clone());
+            return Err(ImportError::Shape { tensor: name, found, expected });
         }
-        let mut values = file.values(&tensor)?;
-        if spec.name.ends_with("q_proj.weight") || spec.name.ends_with("k_proj.weight") {
-            values = halves_apart(&values, config.head_dim, config.hidden_size);
+        file.place(tensor)?;
+        found.push(tensor.clone());
+    }
+    match left.into_keys().min() {
+        Some(name) => Err(ImportError::UnexpectedTensor(name.to_owned())),
+        None => Ok(found),
+    }
+}
+
+/// Writes a safetensors file of the tensors that were found: its header (<https://huggingface.co/docs/safetensors>), then one
+/// tensor after the other.
+pub(super) fn write(
+    path: &Path,
+    file: &mut Gguf,
+    found: &[Tensor],
+    (config, layout): (&LlamaConfig, &Layout),
+    weight_type: WeightType,
+) -> Result<(), ImportError> {
+    let fail = |reason: String| ImportError::Write(SaveError { path: path.to_owned(), reason });
+    let header = header(layout, weight_type).map_err(fail)?;
+    write_atomically_with(path, |out| {
+        out.write_all(&header).map_err(|error| fail(error.to_string()))?;
+        for (spec, tensor) in layout.tensors().iter().zip(found) {
+            let values = file.values(tensor)?;
+            let rotates = spec.name.ends_with("q_proj.weight") || spec.name.ends_with("k_proj.weight");
+            let values = if rotates { halves_apart(&values, config.head_dim, config.hidden_size) } else { values };
+            out.write_all(&stored(&values, weight_type)).map_err(|error| fail(error.to_string()))?;
         }
-        stored.push((spec.name.clone(), Stored::new(&spec.shape, &values, weight_type)));
-    }
-    if let Some(name) = found.into_keys().min() {
-        return Err(ImportError::UnexpectedTensor(name));
-    }
+        Ok(())
+    })
+}
+
+/// Length and text of the header: name, type, shape and place of each tensor.
+fn header(layout: &Layout, weight_type: WeightType) -> Result<Vec<u8>, String> {
+    let (dtype, bytes) = match weight_type {
+        WeightType::Bf16 => (Dtype::BF16, 2),
+        WeightType::F32 => (Dtype::F32, 4),
+    };
+    let info = |spec: &TensorSpec| TensorInfo {
+        dtype,
+        shape: spec.shape.clone(),
+        data_offsets: (spec.range.start * bytes, spec.range.end * bytes),
+    };
+    let tensors = layout.tensors().iter().map(|spec| (spec.name.clone(), info(spec))).collect();
     let metadata = [("format".to_owned(), "pt".to_owned())];
-    safetensors::serialize(stored, Some(metadata.into()))
-        .map_err(|error| ImportError::Write(SaveError { path: "model.safetensors".into(), reason: error.to_string() }))
+    let metadata = Metadata::new(Some(metadata.into()), tensors).map_err(|error| error.to_string())?;
+    let mut text = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?;
+    text.resize(text.len().next_multiple_of(8), b' ');
+    Ok([&(text.len() as u64).to_le_bytes()[..], &text].concat())
+}
+
+fn stored(values: &[f32], weight_type: WeightType) -> Vec<u8> {
+    match weight_type {
+        WeightType::Bf16 => values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect(),
+        WeightType::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+    }
 }
 
 /// The GGUF name of a Hugging Face tensor.
@@ -77,43 +124,6 @@ fn halves_apart(rows: &[f32], head_dim: usize, columns: usize) -> Vec<f32> {
         }
     }
     apart
-}
-
-/// A tensor in the bytes it is stored as.
-struct Stored {
-    dtype: Dtype,
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
-}
-
-impl Stored {
-    fn new(shape: &[usize], values: &[f32], weight_type: WeightType) -> Self {
-        let (dtype, bytes) = match weight_type {
-            WeightType::Bf16 => {
-                (Dtype::BF16, values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect())
-            }
-            WeightType::F32 => (Dtype::F32, values.iter().flat_map(|value| value.to_le_bytes()).collect()),
-        };
-        Self { dtype, shape: shape.to_vec(), bytes }
-    }
-}
-
-impl View for Stored {
-    fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&self.bytes)
-    }
-
-    fn data_len(&self) -> usize {
-        self.bytes.len()
-    }
 }
 
 #[cfg(test)]
