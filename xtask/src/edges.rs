@@ -13,11 +13,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("agl-config", &[]),
     ("agl-store", &["agl-protocol"]),
     ("agl-gateway", &["agl-protocol", "agl-store", "hyper", "hyper-util"]),
-    ("agl-server", &["agl-protocol", "agl-store", "agl-gateway", "agl-config", "axum", "hyper", "hyper-util"]),
+    ("agl-server", &["agl-protocol", "agl-store", "agl-gateway", "agl-config", "hyper", "hyper-util"]),
     ("agl-client", &["agl-protocol", "reqwest"]),
     ("agl-controller", &["agl-protocol", "agl-client", "agl-config"]),
     ("agl-trainer", &["agl-protocol", "agl-client"]),
-    ("agl-engine", &["agl-protocol", "agl-trainer", "axum", "gemm", "tokenizers", "safetensors", "minijinja"]),
+    ("agl-engine", &["agl-protocol", "agl-trainer", "axum", "ndarray", "tokenizers", "safetensors", "minijinja"]),
     (
         "agl",
         &[
@@ -30,6 +30,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "agl-controller",
             "agl-trainer",
             "agl-engine",
+            "minijinja",
         ],
     ),
 ];

@@ -9,3 +9,8 @@ pub mod report;
 pub mod run_file;
 pub mod session;
 pub mod terminal;
+
+/// Bodies of hundreds of kilobytes come and go with every model call, and activations with every update: an allocator that
+/// keeps freed memory at hand for both pays.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
