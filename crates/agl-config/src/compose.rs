@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::choices::Choices;
 use crate::config::{Config, ConfigError, OverrideError};
 use crate::default_entry::Choice;
-use crate::defaults::{self, Choices, ComposeError, MissingChoice, Placed, Tree};
+use crate::defaults::{self, ComposeError, MissingChoice, Placed, Tree};
 use crate::interpolation::{self, OnMissing, Scope};
 use crate::override_grammar::{Override, OverrideValue};
 use crate::program::{HYDRA_FILES, PROGRAM_FILES, Program};

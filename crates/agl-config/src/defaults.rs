@@ -3,15 +3,12 @@
 //! A file's list is worked through from its end, so that an `override` further down, or one on the command line, is known
 //! before the choice that it changes. Rules: <https://hydra.cc/docs/1.3/advanced/defaults_list/>.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
-use indexmap::IndexMap;
-
+use crate::choices::{Choices, shown};
 use crate::config::ConfigError;
 use crate::default_entry::{self, Choice, Entry, Role, What};
-use crate::element::Element;
 use crate::interpolation::{self, OnMissing, Scope};
-use crate::override_grammar::{Action, Override, OverrideValue};
 use crate::sources::{Listed, Sources};
 use crate::suggest;
 use crate::surroundings::Surroundings;
@@ -25,7 +22,7 @@ const MAX_FILES_DEEP: usize = 32;
 #[error("{0}")]
 pub struct ComposeError(pub String);
 
-fn fail<T>(problem: String) -> Result<T, ConfigError> {
+pub(crate) fn fail<T>(problem: String) -> Result<T, ConfigError> {
     Err(ComposeError(problem).into())
 }
 
@@ -45,170 +42,6 @@ pub(crate) struct Placed {
     pub(crate) is_own: bool,
     pub(crate) parent: String,
     pub(crate) primary: bool,
-}
-
-/// Group choices of the command line, and those that were made.
-pub(crate) struct Choices {
-    changes: IndexMap<String, Change>,
-    appended: Vec<Entry>,
-    deletions: IndexMap<String, Deletion>,
-    /// What was chosen, by override key, in the order in which it was met.
-    pub(crate) made: IndexMap<String, Choice>,
-    made_per_group: HashMap<String, BTreeSet<String>>,
-    /// Overrides that are about values.
-    pub(crate) value_overrides: Vec<Override>,
-}
-
-struct Change {
-    choice: Choice,
-    /// The file that has the `override` line; `None` for the command line.
-    from: Option<String>,
-    used: bool,
-}
-
-struct Deletion {
-    name: Option<String>,
-    used: bool,
-}
-
-impl Choices {
-    /// Tells overrides of groups from overrides of values.
-    pub(crate) fn new(sources: &Sources, overrides: &[Override]) -> Result<Self, ConfigError> {
-        let mut choices = Self {
-            changes: IndexMap::new(),
-            appended: Vec::new(),
-            deletions: IndexMap::new(),
-            made: IndexMap::new(),
-            made_per_group: HashMap::new(),
-            value_overrides: Vec::new(),
-        };
-        for change in overrides {
-            let element = match &change.value {
-                Some(OverrideValue::Sweep(_)) => continue,
-                Some(OverrideValue::One(element)) => Some(element),
-                None => None,
-            };
-            if matches!(element, Some(Element::Map(_))) || !sources.is_group(&change.key) {
-                choices.value_overrides.push(change.clone());
-                continue;
-            }
-            choices.add(change, element)?;
-        }
-        Ok(choices)
-    }
-
-    fn add(&mut self, change: &Override, element: Option<&Element>) -> Result<(), ConfigError> {
-        let key = change.key_element();
-        if change.action == Action::Delete {
-            let name = match element.map(choice_of).transpose().ok().flatten() {
-                Some(Choice::One(name)) => Some(name),
-                _ if matches!(element, None | Some(Element::Scalar(Value::Null))) => None,
-                _ => return fail(format!("Config group override deletion value must be a string : {}", change.text)),
-            };
-            self.deletions.insert(key[1..].to_owned(), Deletion { name, used: false });
-            return Ok(());
-        }
-        if change.action == Action::Force {
-            return fail(format!("force-add of config groups is not supported: '{}'", change.text));
-        }
-        let choice = match element.map(choice_of) {
-            Some(Ok(choice)) => choice,
-            Some(Err(kind)) => {
-                return fail(format!(
-                    "Config group override must be a string or a list. Got {kind}\nin '{}'",
-                    change.text
-                ));
-            }
-            None => return Ok(()),
-        };
-        if change.action == Action::Add {
-            let what = What::Group { group: change.key.clone(), choice, role: Role::Append };
-            self.appended.push(Entry::new(what, change.package.clone()));
-        } else {
-            self.changes.insert(key, Change { choice, from: None, used: false });
-        }
-        Ok(())
-    }
-
-    /// Every choice on the command line, and every `override` line, must have changed something.
-    pub(crate) fn check_used(&self) -> Result<(), ConfigError> {
-        if let Some((key, change)) = self.changes.iter().find(|(_, change)| !change.used) {
-            let group = key.split('@').next().unwrap_or(key);
-            let known: Vec<&str> = self.made_per_group.get(group).into_iter().flatten().map(String::as_str).collect();
-            let hint = match known.as_slice() {
-                [] => format!("Could not override '{key}'. No match in the defaults list."),
-                [one] => format!("Could not override '{key}'.\nDid you mean to override {one}?"),
-                many => format!("Could not override '{key}'.\nDid you mean to override one of {}?", many.join(", ")),
-            };
-            return fail(match &change.from {
-                Some(path) => format!("In '{path}': {hint}"),
-                None => format!("{hint}\nTo append to your default list use +{key}={}", shown(&change.choice)),
-            });
-        }
-        if let Some((key, deletion)) = self.deletions.iter().find(|(_, deletion)| !deletion.used) {
-            let name = deletion.name.as_ref().map(|name| format!("={name}")).unwrap_or_default();
-            return fail(format!("Could not delete '{key}{name}'. No match in the defaults list"));
-        }
-        Ok(())
-    }
-
-    fn is_deleted(&mut self, entry: &Entry) -> bool {
-        if entry.role().is_none() {
-            return false;
-        }
-        match self.deletions.get_mut(&entry.override_key()) {
-            Some(deletion) if deletion.name.is_none() || deletion.name.as_deref() == entry.name() => {
-                deletion.used = true;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    fn remember(&mut self, entry: &Entry) -> Result<(), ConfigError> {
-        let What::Group { choice, .. } = &entry.what else { return Ok(()) };
-        let key = entry.override_key();
-        let previous = self.made.entry(key.clone()).or_insert_with(|| choice.clone());
-        if previous != choice {
-            let previous = shown(previous);
-            return fail(format!("Multiple values for {key}. To override a value use 'override {key}: {previous}'"));
-        }
-        self.made_per_group.entry(entry.group_path()).or_default().insert(key);
-        Ok(())
-    }
-
-    fn change(&mut self, entry: &mut Entry) {
-        if entry.role().is_some()
-            && let Some(change) = self.changes.get_mut(&entry.override_key())
-        {
-            entry.choose(change.choice.clone());
-            change.used = true;
-        }
-    }
-}
-
-fn choice_of(element: &Element) -> Result<Choice, &'static str> {
-    let name = |element: &Element| match element {
-        Element::Text(name) | Element::Quoted(name, _) => Ok(name.clone()),
-        Element::Scalar(Value::Null) => Err("NoneType"),
-        Element::Scalar(Value::Bool(_)) => Err("bool"),
-        Element::Scalar(Value::Float(_)) => Err("float"),
-        Element::Scalar(_) => Err("int"),
-        Element::List(_) => Err("list"),
-        Element::Map(_) => Err("dict"),
-    };
-    match element {
-        Element::List(items) => Ok(Choice::Many(items.iter().map(name).collect::<Result<_, _>>()?)),
-        other => Ok(Choice::One(name(other)?)),
-    }
-}
-
-fn shown(choice: &Choice) -> String {
-    match choice {
-        Choice::None => "null".to_owned(),
-        Choice::One(name) => name.clone(),
-        Choice::Many(names) => format!("[{}]", names.join(",")),
-    }
 }
 
 /// Expands `hydra/config` and the primary config.
@@ -304,7 +137,7 @@ impl Expander<'_> {
         content: &Node,
         within: Within,
     ) -> Result<Vec<Tree>, ConfigError> {
-        let appended = if file.primary { self.choices.appended.clone() } else { Vec::new() };
+        let appended = if file.primary { self.choices.appended().to_vec() } else { Vec::new() };
         if !list.is_empty() || !appended.is_empty() {
             self.ensure_own(file, path, &mut list, content)?;
         }
@@ -410,8 +243,7 @@ impl Expander<'_> {
             }
             last = Some(line);
             if let What::Group { choice, .. } = &line.what {
-                let change = Change { choice: choice.clone(), from: Some(path.to_owned()), used: false };
-                self.choices.changes.entry(key).or_insert(change);
+                self.choices.add_from_file(key, choice.clone(), path);
             }
         }
         Ok(())

@@ -189,7 +189,7 @@ fn to_bool(value: &Value) -> Option<Value> {
 }
 
 /// Python allows single underscores between digits.
-fn without_underscores(text: &str) -> Option<String> {
+pub(crate) fn without_underscores(text: &str) -> Option<String> {
     let misplaced = text.starts_with('_') || text.ends_with('_') || text.contains("__");
     (!misplaced).then(|| text.replace('_', ""))
 }

@@ -11,13 +11,14 @@
 //! - the tree: `value`, `yaml` (with `yaml_scalar`), `dump` back to YAML, `tree` (select, update, merge);
 //! - overrides: `override_lexer`, `override_grammar`, `element`, `functions`, `sweep`;
 //! - `${…}`: `interpolation_grammar`, `interpolation`, `resolvers`;
-//! - composition: `program` (built-in files), `sources`, `default_entry`, `defaults`, `compose`;
+//! - composition: `program` (built-in files), `sources`, `default_entry`, `choices`, `defaults`, `compose`;
 //! - the command line: `args`, `cli`, `help`, `info`;
 //! - use: `config`, `typed` (serde), `settings`, `secret`, `effective` (where each value came from), `suggest`.
 //!
 //! Measured against hydra-core 1.3.2 and omegaconf 2.3.0; `tests/golden.rs` lists every deliberate deviation with its reason.
 
 mod args;
+mod choices;
 pub mod cli;
 mod compose;
 mod config;

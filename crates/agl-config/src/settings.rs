@@ -205,7 +205,7 @@ pub struct AglServer {
     /// By the controller.
     pub url: String,
     /// By agents, if that differs from `url`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text_or_none")]
     pub agent_url: Option<String>,
     /// The gateway's key, for the controller and its agents.
     #[serde(deserialize_with = "secret::optional")]
@@ -224,8 +224,8 @@ pub struct K8sRunner {
     pub ttl_after_finished: u32,
     /// Most Jobs that are created within a minute.
     pub max_jobs_per_minute: u32,
-    /// Time between two looks at the gateway and the cluster, in seconds.
-    #[serde(deserialize_with = "seconds")]
+    /// Time between two looks at the gateway and the cluster, in seconds; 0 means without a pause.
+    #[serde(deserialize_with = "pause")]
     pub poll_interval: f64,
 }
 
@@ -234,8 +234,8 @@ pub struct K8sRunner {
 pub struct LocalRunner {
     /// Most agents at a time.
     pub maximum_size: usize,
-    /// Longest time between two looks at the gateway, in seconds.
-    #[serde(deserialize_with = "seconds")]
+    /// Longest time between two looks at the gateway, in seconds; 0 means without a pause.
+    #[serde(deserialize_with = "pause")]
     pub poll_interval: f64,
     /// Folder for the output of each agent, as `<rollout id>.log`. Default `logs`. Ours.
     #[serde(default = "log_dir")]
@@ -270,7 +270,7 @@ impl ControllerConfig {
 
     /// The gateway's URL for agents.
     pub fn agent_url(&self) -> &str {
-        self.agl_server.agent_url.as_deref().filter(|url| !url.is_empty()).unwrap_or(&self.agl_server.url)
+        self.agl_server.agent_url.as_deref().unwrap_or(&self.agl_server.url)
     }
 }
 
@@ -297,6 +297,15 @@ fn temperature<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Err
 
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     number_from(deserializer, "a positive finite number of seconds", |number| number > 0.0)
+}
+
+fn pause<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    number_from(deserializer, "a finite number of seconds, 0 or more", |number| number >= 0.0)
+}
+
+/// As in the original, null, false, 0 and empty text mean none.
+fn text_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Ok(secret::optional(deserializer)?.map(|text| text.expose().to_owned()))
 }
 
 fn number_from<'de, D: Deserializer<'de>>(

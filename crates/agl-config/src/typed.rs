@@ -9,6 +9,7 @@ use std::fmt;
 use serde::de::value::StrDeserializer;
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Unexpected, Visitor};
 
+use crate::functions;
 use crate::secret;
 use crate::suggest;
 use crate::value::{Map, Node, Origin, Value};
@@ -137,9 +138,9 @@ impl<'de> NodeReader<'de, '_> {
         match &self.node.value {
             Value::Int(number) => Ok(*number),
             Value::Float(number) if number.fract() == 0.0 && number.abs() < 2f64.powi(100) => Ok(*number as i128),
-            Value::Text(text) => match text.trim().parse() {
-                Ok(number) => Ok(number),
-                Err(_) => self.must_be("a whole number"),
+            Value::Text(text) => match functions::without_underscores(text.trim()).map(|text| text.parse()) {
+                Some(Ok(number)) => Ok(number),
+                _ => self.must_be("a whole number"),
             },
             _ => self.must_be("a whole number"),
         }

@@ -112,7 +112,8 @@ fn aliases_cannot_stand_for_a_billion_values() {
     let mut text = "a0: &a0 [1]\n".to_owned();
     for level in 1..40 {
         let below = format!("*a{}", level - 1);
-        text += &format!("a{level}: &a{level} [{below}, {below}, {below}, {below}]\n");
+        let line = format!("a{level}: &a{level} [{below}, {below}, {below}, {below}]\n");
+        text.push_str(&line);
     }
     assert!(load(&text).unwrap_err().contains("more than 1000000 values"));
     let deep = format!("a: {}{}\n", "[".repeat(200), "]".repeat(200));
