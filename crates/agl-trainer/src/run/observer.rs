@@ -4,7 +4,7 @@ use super::{MetricsRecord, Phase};
 use crate::manager::BatchProgress;
 
 /// Something that happened, in the order in which it happened.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum RunEvent<'a> {
     /// Rollouts are being asked for.
     RolloutsStarted {

@@ -23,7 +23,9 @@ pub(super) fn main<T: Settings>(
             return ExitCode::from(refusal.exit_code);
         }
     };
-    warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    for warning in warnings {
+        eprintln!("{warning}");
+    }
     for job in jobs {
         let written = job.output.map_or(Ok(()), |output| output.write());
         if let Err(error) = written.map_err(anyhow::Error::from).and_then(|()| run(job.settings)) {

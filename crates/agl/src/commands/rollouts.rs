@@ -75,7 +75,9 @@ async fn execute(client: &Client, command: Command, json: bool) -> Result<()> {
             if json {
                 println!("{}", serde_json::to_string(&rollouts)?);
             } else {
-                rollouts.iter().for_each(|rollout| println!("{}", line(rollout)));
+                for rollout in &rollouts {
+                    println!("{}", line(rollout));
+                }
             }
         }
         Command::Show { id } => {
@@ -85,7 +87,9 @@ async fn execute(client: &Client, command: Command, json: bool) -> Result<()> {
                 println!("{}", serde_json::json!({"rollout": rollout, "events": events}));
             } else {
                 println!("{}\ninput  {}", line(&rollout), rollout.input.text());
-                events.iter().for_each(|event| println!("{}", describe(event)));
+                for event in &events {
+                    println!("{}", describe(event));
+                }
             }
         }
         Command::Cancel { id } => {
