@@ -1,10 +1,8 @@
 //! What goes wrong, and what the user sees: one clear message, nothing left behind, what was finished kept.
 
-mod program;
-
 use std::net::TcpListener;
 
-use program::Folder;
+use crate::program::Folder;
 use rustix::process::Signal;
 
 /// A run that is over as soon as anything goes wrong.
@@ -137,7 +135,7 @@ fn ctrl_c_during_the_first_validation_leaves_nothing_behind() {
     running.wait_for("agl quickstart");
     let started = std::time::Instant::now();
     while folder.agents().is_empty() {
-        assert!(started.elapsed() < std::time::Duration::from_secs(60), "no agent was started");
+        assert!(started.elapsed() < std::time::Duration::from_mins(1), "no agent was started");
         std::thread::yield_now();
     }
     running.signal(Signal::TERM);
@@ -153,7 +151,7 @@ fn a_crash_of_the_program_ends_its_agents_too() {
     let running = folder.start(&TRAIN);
     let started = std::time::Instant::now();
     while folder.agents().is_empty() {
-        assert!(started.elapsed() < std::time::Duration::from_secs(60), "no agent was started");
+        assert!(started.elapsed() < std::time::Duration::from_mins(1), "no agent was started");
         std::thread::yield_now();
     }
     running.signal(Signal::KILL);

@@ -1,8 +1,6 @@
 //! The quickstart end to end: the real program, real agent processes, real sockets.
 
-mod program;
-
-use program::Folder;
+use crate::program::Folder;
 use serde_json::Value;
 
 fn summary(stdout: &[u8]) -> Value {

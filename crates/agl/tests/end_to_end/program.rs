@@ -8,40 +8,40 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 
 /// Longest that any program of these tests may take.
-const DEADLINE: Duration = Duration::from_secs(300);
+const DEADLINE: Duration = Duration::from_mins(5);
 
 /// A folder with a copy of the calculator example, in which `agl` is run.
-pub struct Folder(tempfile::TempDir);
+pub(crate) struct Folder(tempfile::TempDir);
 
 /// A program that runs, its stderr being read.
-pub struct Running {
+pub(crate) struct Running {
     child: Child,
     stderr: BufReader<std::process::ChildStderr>,
     seen: String,
 }
 
 impl Folder {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/calculator");
         copy(&example, &folder.path().join("examples/calculator"));
         Self(folder)
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
-    pub fn example(&self, name: &str) -> PathBuf {
+    pub(crate) fn example(&self, name: &str) -> PathBuf {
         self.path().join("examples/calculator").join(name)
     }
 
     /// Puts another agent in the example's place.
-    pub fn write_agent(&self, text: &str) {
+    pub(crate) fn write_agent(&self, text: &str) {
         std::fs::write(self.example("agent.py"), text).unwrap();
     }
 
-    pub fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_agl"));
         command.args(arguments).current_dir(self.path()).env_remove("AGL_KEY").env_remove("CARGO_MANIFEST_DIR");
         command.stdin(Stdio::null());
@@ -49,12 +49,12 @@ impl Folder {
     }
 
     /// Runs to the end.
-    pub fn run(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().unwrap()
     }
 
     /// Runs to the end, which must be a failure; gives stderr.
-    pub fn fails(&self, arguments: &[&str]) -> String {
+    pub(crate) fn fails(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?} should fail: {stderr}");
@@ -62,7 +62,7 @@ impl Folder {
         stderr
     }
 
-    pub fn start(&self, arguments: &[&str]) -> Running {
+    pub(crate) fn start(&self, arguments: &[&str]) -> Running {
         let mut command = self.command(arguments);
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
@@ -70,7 +70,7 @@ impl Folder {
     }
 
     /// Agents of this folder that are alive.
-    pub fn agents(&self) -> Vec<u32> {
+    pub(crate) fn agents(&self) -> Vec<u32> {
         let is_ours = |pid: &u32| {
             let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
             let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
@@ -82,7 +82,7 @@ impl Folder {
     }
 
     /// Waits until no agent of this folder is alive.
-    pub fn assert_no_agent_is_left(&self) {
+    pub(crate) fn assert_no_agent_is_left(&self) {
         let started = Instant::now();
         while !self.agents().is_empty() {
             assert!(started.elapsed() < Duration::from_secs(20), "agents were left behind: {:?}", self.agents());
@@ -93,7 +93,7 @@ impl Folder {
 
 impl Running {
     /// Reads stderr until a line holds `text`.
-    pub fn wait_for(&mut self, text: &str) {
+    pub(crate) fn wait_for(&mut self, text: &str) {
         let started = Instant::now();
         loop {
             let mut line = String::new();
@@ -106,13 +106,13 @@ impl Running {
         }
     }
 
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.child.id().cast_signed()).unwrap();
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
     /// Waits for the end; gives the exit status and all of stderr.
-    pub fn end(mut self) -> (ExitStatus, String) {
+    pub(crate) fn end(mut self) -> (ExitStatus, String) {
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
         self.seen.push_str(&rest);
