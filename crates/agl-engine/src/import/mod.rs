@@ -35,7 +35,7 @@ pub struct ImportReport {
     pub parameters: usize,
     /// Rows of the vocabulary.
     pub vocab_size: usize,
-    /// Whether the file has a chat template; without one the model can complete, but not chat.
+    /// Whether the file has a chat template; without one, the folder needs a `chat_template.jinja` before it can be served.
     pub has_chat_template: bool,
 }
 

@@ -170,7 +170,7 @@ fn import(args: &ImportArgs) -> Result<Ended> {
         report.name.as_deref().unwrap_or("a model without a name"),
         report.parameters,
         report.vocab_size,
-        if report.has_chat_template { "" } else { "; no chat template, so it completes but does not chat" }
+        if report.has_chat_template { "" } else { "; it has no chat template: put a chat_template.jinja into the folder" }
     );
     Ok(Ended::Done)
 }
