@@ -170,7 +170,11 @@ fn import(args: &ImportArgs) -> Result<Ended> {
         report.name.as_deref().unwrap_or("a model without a name"),
         report.parameters,
         report.vocab_size,
-        if report.has_chat_template { "" } else { "; it has no chat template: put a chat_template.jinja into the folder" }
+        if report.has_chat_template {
+            ""
+        } else {
+            "; it has no chat template: put a chat_template.jinja into the folder"
+        }
     );
     Ok(Ended::Done)
 }
