@@ -256,6 +256,7 @@ proptest! {
         bytes.truncate(cut);
         if let Ok((work, _)) = import(&bytes) {
             prop_assert!(load_model(&work.path().join("out")).is_ok());
+            prop_assert!(Tokenizer::load(&work.path().join("out")).is_ok());
         }
     }
 }
