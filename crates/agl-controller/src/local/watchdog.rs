@@ -251,9 +251,8 @@ fn keep_watch() -> io::Result<()> {
     if controller_id.is_empty() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let mut stdout = io::stdout();
-    writeln!(stdout, "{READY}")?;
-    stdout.flush()?;
+    // Fails if the controller is gone by now: then the pipe has ended too, and the agents are what we are here for.
+    let _ = writeln!(io::stdout(), "{READY}").and_then(|()| io::stdout().flush());
     let mut groups = BTreeSet::new();
     for line in lines.map_while(Result::ok) {
         if line == DISMISSED {
