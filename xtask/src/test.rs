@@ -17,11 +17,12 @@ pub(crate) fn run() -> Result<()> {
     stage::run("clippy", &cargo, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     // Unit, golden and end-to-end tests; `--no-fail-fast` so that one run shows everything that is broken.
     stage::run("tests", &cargo, &["test", "--workspace", "--no-fail-fast"])?;
+    // For contributors: private items too, so that public pages may link to them.
     stage::run_with_env(
         "documentation",
         &cargo,
-        &["doc", "--workspace", "--no-deps", "--document-private-items"],
-        &[("RUSTDOCFLAGS", "-D warnings")],
+        &["doc", "--workspace", "--lib", "--no-deps", "--document-private-items"],
+        &[("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links")],
     )?;
     eprintln!("\nall checks passed");
     Ok(())

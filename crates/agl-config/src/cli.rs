@@ -45,7 +45,7 @@ pub enum Command<T> {
 pub struct Job<T> {
     /// The settings as a struct.
     pub settings: T,
-    /// The settings as a tree, resolved, each with its origin; [`crate::effective`] lists them.
+    /// The settings as a tree, resolved, each with its origin; [`effective`](fn@crate::effective) lists them.
     pub config: Config,
     /// Where to keep the configuration, if the user asked for it.
     pub output: Option<OutputFolder>,

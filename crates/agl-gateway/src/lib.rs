@@ -2,7 +2,7 @@
 //!
 //! A call takes one path: [`shape`](shape::Shaper) edits the agent's request, [`route`] picks the model server,
 //! [`upstream`] sends it and [`retry`] says when to try again, [`capture`] takes the tokens out of the answer, or
-//! [`relay`] out of a stream that passes, and [`Gateway`](proxy::Gateway) ties these together behind the [`gate`], which
+//! [`relay`] out of a stream that passes, and [`Gateway`] ties these together behind the [`gate`], which
 //! pauses and counts. What decides is pure: functions over bytes. The answer reaches the agent byte for byte.
 
 mod assemble;

@@ -22,10 +22,10 @@ pub struct Args {
     /// The run file.
     #[arg(long, value_name = "RUN.YAML", required_unless_present = "resume")]
     config: Option<PathBuf>,
-    /// Go on with a run that was stopped: its folder (runs/<name>). Overrides may follow, to train longer for example.
+    /// Go on with a run that was stopped: its folder (runs/NAME). Overrides may follow, to train longer for example.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["config", "name"])]
     resume: Option<PathBuf>,
-    /// Name of the run: its folder is runs/<name>.
+    /// Name of the run: its folder is runs/NAME.
     #[arg(long)]
     name: Option<String>,
     /// Print one JSON object with the result, alone on stdout.

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use curve::{Curve, Size};
 pub use run_folder::Warning;
 
-/// What [`write`] wrote.
+/// What [`write`](fn@write) wrote.
 #[derive(Clone, Debug)]
 pub struct ReportFiles {
     /// The learning curve alone.
