@@ -208,6 +208,8 @@ impl TrainerSettings {
         };
         check(self.samples_per_step > 0, "samples_per_step", &self.samples_per_step, "must be at least 1")?;
         check(self.rollouts_per_sample > 0, "rollouts_per_sample", &self.rollouts_per_sample, "must be at least 1")?;
+        check(self.validation_samples != Some(0), "validation_samples", &0, "must be at least 1, or absent")?;
+        check(self.stall_seconds > 0, "stall_seconds", &self.stall_seconds, "must be at least 1")?;
         check(self.save_every > 0, "save_every", &self.save_every, "must be at least 1")?;
         check(self.keep_checkpoints > 0, "keep_checkpoints", &self.keep_checkpoints, "must be at least 1")?;
         let positive = |value: f64| value.is_finite() && value > 0.0;

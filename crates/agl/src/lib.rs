@@ -1,5 +1,6 @@
 //! What the `agl` command line is made of; the programs themselves only parse their arguments.
 
+pub mod address;
 pub mod cli;
 pub mod commands;
 pub mod example;

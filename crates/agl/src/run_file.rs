@@ -130,6 +130,21 @@ impl RunFile {
         }
     }
 
+    /// Refuses what can't be meant, before anything is started.
+    pub fn validate(&self) -> Result<()> {
+        self.trainer.validate()?;
+        let at_least_one = [
+            ("agent.pool_size", self.agent.pool_size as i128),
+            ("agent.timeout_seconds", i128::from(self.agent.timeout_seconds)),
+            ("engine.max_num_seqs", self.engine.max_num_seqs as i128),
+            ("engine.max_model_len", self.engine.max_model_len.map_or(1, |length| length as i128)),
+        ];
+        for (key, value) in at_least_one {
+            anyhow::ensure!(value >= 1, "{key}={value}: must be at least 1");
+        }
+        Ok(())
+    }
+
     /// The name agents see.
     pub fn model_name(&self) -> String {
         self.model.name.clone().unwrap_or_else(|| {

@@ -116,6 +116,7 @@ pub fn run(args: Args) -> Result<Ended> {
 }
 
 async fn serve(args: ServeArgs) -> Result<Ended> {
+    anyhow::ensure!(args.max_num_seqs > 0, "--max-num-seqs 0: must be at least 1");
     let model = agl_engine::load_model(&args.model)?;
     let tokenizer = Tokenizer::load(&args.model)?;
     let template = ChatTemplate::load(&args.model)?;

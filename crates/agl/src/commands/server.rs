@@ -1,7 +1,6 @@
 //! `agl-server`, and `agl server`: the gateway alone.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -49,7 +48,7 @@ fn options(config: &ServerConfig) -> Result<ServerOptions> {
     let seconds = Duration::from_secs_f64;
     let (proxy, limits, upstream) = (&config.default_proxy, &config.limits, &config.upstream);
     Ok(ServerOptions {
-        host: address_of(&config.host)?,
+        host: crate::address::resolve("host", &config.host)?,
         port: config.port,
         key: config.key.as_ref().map(Secret::expose).unwrap_or_default().to_owned(),
         gateway: GatewaySettings {
@@ -73,11 +72,4 @@ fn options(config: &ServerConfig) -> Result<ServerOptions> {
         shutdown_grace: seconds(limits.shutdown_grace_seconds),
         head_timeout: seconds(limits.head_timeout_seconds),
     })
-}
-
-/// An address, or the first one that a name such as `localhost` stands for.
-fn address_of(host: &str) -> Result<IpAddr> {
-    let mut addresses =
-        (host, 0).to_socket_addrs().with_context(|| format!("host={host}: no address of this machine"))?;
-    addresses.next().map(|address| address.ip()).with_context(|| format!("host={host}: the name has no address"))
 }

@@ -120,9 +120,9 @@ pub(super) fn launch(launch: Launch) -> Result<Ended> {
     }
     let ending = if ended == Ended::Done { Ending::Completed } else { Ending::Stopped };
     let next = match ended {
+        // No step, no checkpoint: there is a report to look at, and nothing to go on from.
+        _ if state.completed_steps == 0 => vec![show_report(&run_dir)],
         Ended::Done => next(&run_dir, &state),
-        // Nothing to go on from: the same command starts it again.
-        Ended::Stopped if state.completed_steps == 0 => Vec::new(),
         Ended::Stopped => vec![agl(&format!("train --resume {}", run_dir.display()), "go on from the last step")],
     };
     let total_steps = steps.max(state.completed_steps);

@@ -67,7 +67,7 @@ impl Session {
     async fn train(self) -> Result<SessionEnd> {
         let stop = stop::on_signal().context("listen for Ctrl-C")?;
         // All that can be wrong with what the user wrote is found before anything starts.
-        self.run_file.trainer.validate()?;
+        self.run_file.validate()?;
         let agent = preflight::check(&self.run_file.agent)?;
         let required = RequiredField::of_env_map(&agent.env_map);
         let train = Dataset::load(&self.run_file.data.train, &required).context("data.train")?;
@@ -130,7 +130,7 @@ impl Session {
         let key = section.key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string());
         let trainer = &self.run_file.trainer;
         let server = Server::bind(ServerOptions {
-            host: section.host.parse().with_context(|| format!("gateway.host={}: not an IP address", section.host))?,
+            host: crate::address::resolve("gateway.host", &section.host)?,
             port: section.port,
             key: key.clone(),
             gateway: GatewaySettings {

@@ -51,6 +51,26 @@ fn a_setting_that_does_not_exist() {
 }
 
 #[test]
+fn settings_under_which_nothing_could_ever_run() {
+    let folder = Folder::new();
+    for (setting, words) in [
+        ("agent.pool_size=0", "agent.pool_size=0: must be at least 1"),
+        ("agent.timeout_seconds=0", "agent.timeout_seconds=0"),
+        ("engine.max_num_seqs=0", "engine.max_num_seqs=0"),
+        ("trainer.validation_samples=0", "trainer.validation_samples=0"),
+        ("trainer.steps=-1", "trainer.steps=-1"),
+        ("trainer.actor.learning_rate=.nan", "learning_rate"),
+        ("gateway.host=no.such.host.invalid", "gateway.host=no.such.host.invalid"),
+        ("agent.command=[no-such-program-7]", "no such file on PATH"),
+        ("model.path=nowhere", "nowhere"),
+        ("data.val=nothing.jsonl", "nothing.jsonl"),
+    ] {
+        let stderr = train(&folder, &[setting]);
+        assert!(stderr.contains(words), "{setting}: {stderr}");
+    }
+}
+
+#[test]
 fn a_model_folder_that_is_incomplete() {
     let folder = Folder::new();
     std::fs::remove_file(folder.example("model/tokenizer.json")).unwrap();
