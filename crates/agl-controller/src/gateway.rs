@@ -15,8 +15,10 @@ use crate::controller::Event;
 
 /// Least time between two listings: a burst of changes is then one listing, not one each.
 const LISTING_GAP: Duration = Duration::from_millis(5);
-/// Most that listings may move: large tasks are listed less often, while the last listing's queue feeds free slots.
-const LISTING_BYTES_PER_SECOND: f64 = 32.0 * 1024.0 * 1024.0;
+/// Most that listings may move: long ones are asked for less often, while the last one's queue feeds free slots.
+const LISTING_BYTES_PER_SECOND: f64 = 8.0 * 1024.0 * 1024.0;
+/// About what a rollout takes in a listing, beyond its task.
+const ROLLOUT_BYTES: usize = 1024;
 
 const BACK_OFF_FIRST: Duration = Duration::from_millis(50);
 const BACK_OFF_MOST: Duration = Duration::from_secs(5);
@@ -99,7 +101,7 @@ pub(crate) async fn watch(client: Client, pool_size: usize, poll_interval: Durat
 }
 
 fn listing_pause(rollouts: &[Rollout]) -> Duration {
-    let bytes: usize = rollouts.iter().map(|rollout| rollout.input.text().len()).sum();
+    let bytes: usize = rollouts.iter().map(|rollout| ROLLOUT_BYTES + rollout.input.text().len()).sum();
     LISTING_GAP.max(Duration::from_secs_f64(bytes as f64 / LISTING_BYTES_PER_SECOND))
 }
 
@@ -159,10 +161,12 @@ mod tests {
     use crate::plan::tests::rollout;
 
     #[test]
-    fn large_tasks_are_listed_less_often() {
+    fn long_listings_are_asked_for_less_often() {
         let mut large = rollout("r", RolloutState::Queuing, 0.0);
+        assert_eq!(listing_pause(&[]), LISTING_GAP);
         assert_eq!(listing_pause(std::slice::from_ref(&large)), LISTING_GAP);
-        large.input = agl_protocol::RawJson::from_value(&"x".repeat(4 * 1024 * 1024)).unwrap();
+        assert!(listing_pause(&vec![large.clone(); 100]) > LISTING_GAP);
+        large.input = agl_protocol::RawJson::from_value(&"x".repeat(1024 * 1024)).unwrap();
         let pause = listing_pause(&[large.clone(), large]);
         assert!((0.24..0.26).contains(&pause.as_secs_f64()), "{pause:?}");
     }

@@ -124,8 +124,9 @@ impl Gateway {
     /// Waits until every rollout has ended.
     pub(crate) async fn until_all_ended(&self) -> Vec<RolloutStatus> {
         self.until_changed_to(|| {
-            let statuses: Vec<_> = self.data().rollouts.iter().map(|rollout| rollout.status.clone()).collect();
-            statuses.iter().all(|status| status.state.is_terminal()).then_some(statuses)
+            let data = self.data();
+            let ended = data.rollouts.iter().all(|rollout| rollout.status.state.is_terminal());
+            ended.then(|| data.rollouts.iter().map(|rollout| rollout.status.clone()).collect())
         })
         .await
     }
