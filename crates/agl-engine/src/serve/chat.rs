@@ -19,8 +19,8 @@ pub(super) async fn answer(State(served): State<Arc<Served>>, body: Bytes) -> Re
     let (request, shared) = parse::<ChatRequest>(&body)?;
     served.check_model(request.model.as_deref())?;
     let wish = request.wish(&shared)?;
-    let offers_tools = request.offered_tools().is_some();
-    let text = served.template.render(&request.messages, request.offered_tools())?;
+    let offers_tools = request.may_call_tools();
+    let text = served.template.render(&request.messages, request.shown_tools())?;
     let prompt = served.tokenizer.encode(&text)?;
     let generations = served.generate(&prompt, &wish)?;
     let heading = served.heading("chatcmpl", request.model);

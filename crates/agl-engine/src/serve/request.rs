@@ -168,10 +168,14 @@ impl ChatRequest {
         shared.wish(max_tokens, log_probs, top)
     }
 
-    /// Tools, unless the request says that none may be called.
-    pub(crate) fn offered_tools(&self) -> Option<&[Value]> {
-        let none = self.tool_choice.as_ref().is_some_and(|choice| choice == "none");
-        self.tools.as_deref().filter(|tools| !tools.is_empty() && !none)
+    /// The tools that the prompt tells of: all, even under `tool_choice: none`, as in vLLM.
+    pub(crate) fn shown_tools(&self) -> Option<&[Value]> {
+        self.tools.as_deref().filter(|tools| !tools.is_empty())
+    }
+
+    /// Whether tool calls are looked for in what the model writes.
+    pub(crate) fn may_call_tools(&self) -> bool {
+        self.shown_tools().is_some() && self.tool_choice.as_ref().is_none_or(|choice| choice != "none")
     }
 }
 
@@ -309,6 +313,17 @@ mod tests {
         assert_eq!(wish.stop, ["x"]);
         let nulls = json!({"temperature": null, "stop": null, "tools": null, "tool_choice": null, "logit_bias": null, "n": null});
         assert!(chat(&nulls).is_ok());
+    }
+
+    #[test]
+    fn tools_are_shown_even_where_none_may_be_called() {
+        let read = |choice: &str| {
+            let body = json!({"messages": [{}], "tools": [{"type": "function"}], "tool_choice": choice});
+            let (request, _) = parse::<ChatRequest>(body.to_string().as_bytes()).unwrap();
+            (request.shown_tools().is_some(), request.may_call_tools())
+        };
+        assert_eq!(read("auto"), (true, true));
+        assert_eq!(read("none"), (true, false));
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub(super) struct Launch {
 }
 
 fn after_training(run_dir: &Path, state: &RunState) -> Vec<NextCommand> {
-    let more = format!("train --resume {} trainer.steps={}", run_dir.display(), state.completed_steps * 2);
+    let more = format!("train --resume {} trainer.steps={}", quoted(run_dir), state.completed_steps * 2);
     vec![show_report(run_dir), agl(&more, "train longer"), serve(run_dir, state)]
 }
 
@@ -74,7 +74,7 @@ fn after_training(run_dir: &Path, state: &RunState) -> Vec<NextCommand> {
 pub(super) fn show_report(run_dir: &Path) -> NextCommand {
     let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     NextCommand {
-        command: format!("{opener} {}/report.html", run_dir.display()),
+        command: format!("{opener} {}", quoted(&run_dir.join("report.html"))),
         purpose: "the curve, and trajectories before and after".to_owned(),
     }
 }
@@ -82,7 +82,14 @@ pub(super) fn show_report(run_dir: &Path) -> NextCommand {
 /// Serves the newest checkpoint.
 pub(super) fn serve(run_dir: &Path, state: &RunState) -> NextCommand {
     let checkpoint = RunFolder::checkpoint_path(run_dir, state.completed_steps);
-    agl(&format!("engine serve --model {}", checkpoint.display()), "talk to the trained policy")
+    agl(&format!("engine serve --model {}", quoted(&checkpoint)), "talk to the trained policy")
+}
+
+/// A path as a shell reads it back.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    // Refuses only a NUL, which no path holds.
+    shlex::try_quote(&text).map_or_else(|_| text.to_string(), std::borrow::Cow::into_owned)
 }
 
 /// A command of ours, spelled as this process was started.
@@ -123,7 +130,7 @@ pub(super) fn launch(launch: Launch) -> Result<Ended> {
         // No step, no checkpoint: there is a report to look at, and nothing to go on from.
         _ if state.completed_steps == 0 => vec![show_report(&run_dir)],
         Ended::Done => next(&run_dir, &state),
-        Ended::Stopped => vec![agl(&format!("train --resume {}", run_dir.display()), "go on from the last step")],
+        Ended::Stopped => vec![agl(&format!("train --resume {}", quoted(&run_dir)), "go on from the last step")],
     };
     let total_steps = steps.max(state.completed_steps);
     let (before, after) =
@@ -153,5 +160,21 @@ fn summary_of(result: ValidationResult, steps: usize) -> ValidationSummary {
         rollouts: result.rollouts,
         failed: 0,
         seconds: 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_can_be_pasted_into_a_shell() {
+        let state = RunState { completed_steps: 3, ..RunState::default() };
+        let commands = after_training(Path::new("runs/my agent"), &state);
+        for command in &commands {
+            let words = shlex::split(&command.command).unwrap();
+            assert!(words.iter().any(|word| word.starts_with("runs/my agent")), "{words:?}");
+        }
+        assert_eq!(quoted(Path::new("runs/quickstart")), "runs/quickstart");
     }
 }

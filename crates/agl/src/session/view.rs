@@ -88,6 +88,10 @@ impl View {
                     rollout_seconds: number("timing_s/rollout").unwrap_or(0.0),
                     update_seconds: number("timing_s/update").unwrap_or(0.0),
                 });
+                if count("training/n_rows_with_signal") == 0 {
+                    let note = "  no group had different rewards in this step: there was nothing to learn from";
+                    self.progress.print_line(note);
+                }
             }
         }
     }
