@@ -5,10 +5,14 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::kernels::softmax::log_softmax;
 
+/// Below this temperature the likeliest token is taken, as in vLLM: dividing by less would only overflow.
+const SMALLEST_TEMPERATURE: f32 = 1e-5;
+
 /// Which distribution reported log-probabilities are of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogProbs {
-    /// softmax(logits / temperature), before top-p and top-k cut it: what training computes. The default here.
+    /// softmax(logits / temperature), before top-p and top-k cut it: what training computes. The default here. At temperature
+    /// 0 there is no such distribution, and it is softmax(logits).
     #[default]
     Processed,
     /// softmax(logits), whatever the temperature: vLLM's default.
@@ -18,7 +22,7 @@ pub enum LogProbs {
 /// How one request samples.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
-    /// 0 takes the likeliest token.
+    /// 0 (or next to it) takes the likeliest token.
     pub temperature: f32,
     /// Only the likeliest tokens whose probabilities add up to this.
     pub top_p: f32,
@@ -72,7 +76,7 @@ impl Sampler {
 
     /// The next token given the logits of its place.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Sampled, NotFinite> {
-        let greedy = self.params.temperature <= 0.0;
+        let greedy = self.params.temperature < SMALLEST_TEMPERATURE;
         let mut log_probs = logits.to_vec();
         log_softmax(&mut log_probs, if greedy { 1.0 } else { self.params.temperature });
         if !log_probs.iter().any(|log_prob| log_prob.is_finite()) || log_probs.iter().any(|p| p.is_nan()) {
@@ -201,7 +205,11 @@ mod tests {
         assert!((log_prob - of(token, 0.5)).abs() < 1e-6);
         let (token, log_prob) = sample(0.5, LogProbs::Raw);
         assert!((log_prob - of(token, 1.0)).abs() < 1e-6);
-        assert_eq!(sample(0.0, LogProbs::Processed).0, 0, "temperature 0 is greedy");
+        for nothing in [0.0, 1e-30] {
+            let (token, log_prob) = sample(nothing, LogProbs::Processed);
+            assert_eq!(token, 0, "temperature {nothing} is greedy");
+            assert!((log_prob - of(token, 1.0)).abs() < 1e-6, "and its log-probabilities are raw");
+        }
     }
 
     #[test]

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, Value as JinjaValue};
+use minijinja::value::{Kwargs, Serde, Value as JinjaValue, ValueKind};
 use minijinja::{Environment, Error, ErrorKind};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// A compiled chat template.
 #[derive(Debug)]
@@ -77,14 +78,35 @@ impl ChatTemplate {
 
     /// The prompt of a conversation, with the opening of the assistant's turn at its end.
     pub fn render(&self, messages: &[Value], tools: Option<&[Value]>) -> Result<String, TemplateError> {
-        let mut context = serde_json::Map::new();
-        context.insert("messages".into(), messages.iter().map(normalised).collect());
-        context.insert("tools".into(), tools.map_or(Value::Null, |tools| tools.to_vec().into()));
-        context.insert("add_generation_prompt".into(), true.into());
-        context.extend(self.special.iter().map(|(name, token)| ((*name).to_owned(), token.clone().into())));
+        self.run(messages, tools, true)
+    }
+
+    /// The conversation as it is, without a turn opened after it.
+    pub fn render_closed(&self, messages: &[Value], tools: Option<&[Value]>) -> Result<String, TemplateError> {
+        self.run(messages, tools, false)
+    }
+
+    /// The conversation up to the last message's text, which the model is to go on with.
+    pub fn render_unfinished(&self, messages: &[Value], tools: Option<&[Value]>) -> Result<String, TemplateError> {
+        let text = self.run(messages, tools, false)?;
+        let last = messages.last().map(message_value);
+        let last =
+            last.and_then(|message| message.get_attr("content").ok()?.as_str().map(|text| text.trim().to_owned()));
+        let end = last.and_then(|last| Some(text.rfind(&last)? + last.len()));
+        let end = end.ok_or_else(|| TemplateError::Render("the last message has no text to go on with".into()))?;
+        Ok(text[..end].to_owned())
+    }
+
+    fn run(&self, messages: &[Value], tools: Option<&[Value]>, open: bool) -> Result<String, TemplateError> {
+        let special = self.special.iter().map(|(name, token)| (*name, token.as_str().into()));
+        let context = JinjaValue::from_pairs(special.chain([
+            ("messages", messages.iter().map(message_value).collect()),
+            ("tools", tools.map_or(JinjaValue::from(()), |tools| Serde(tools).into())),
+            ("add_generation_prompt", open.into()),
+        ]));
         let template = self.environment.get_template(NAME).map_err(|e| TemplateError::Compile(e.to_string()))?;
         template
-            .render(Serde(context))
+            .render(context)
             .map_err(|error| TemplateError::Render(error.detail().map_or_else(|| error.to_string(), str::to_owned)))
     }
 }
@@ -101,16 +123,40 @@ fn template_of(config: &Value) -> Option<String> {
     }
 }
 
-/// A message as templates expect it: text parts become one string; everything else stays, arguments of tool calls verbatim.
-fn normalised(message: &Value) -> Value {
-    let mut message = message.clone();
-    if let Some(Value::Array(parts)) = message.get("content") {
-        let texts: Option<Vec<&str>> = parts.iter().map(|part| part["text"].as_str()).collect();
-        if let Some(texts) = texts {
-            message["content"] = texts.join("\n").into();
-        }
+/// A message as templates expect it: text parts become one string, and the arguments of tool calls can be used as text and
+/// as JSON; everything else stays.
+fn message_value(message: &Value) -> JinjaValue {
+    let Some(fields) = message.as_object() else { return Serde(message).into() };
+    JinjaValue::from_pairs(fields.iter().map(|(name, field)| {
+        let value = match (name.as_str(), field) {
+            ("content", Value::Array(parts)) => text_of(parts).map_or_else(|| Serde(field).into(), JinjaValue::from),
+            ("tool_calls", calls) => with_arguments_verbatim(calls),
+            _ => Serde(field).into(),
+        };
+        (name.as_str(), value)
+    }))
+}
+
+/// The text of a content made of parts; `None` if one is not text.
+fn text_of(parts: &[Value]) -> Option<String> {
+    let texts: Option<Vec<&str>> = parts.iter().map(|part| part.as_str().or_else(|| part["text"].as_str())).collect();
+    Some(texts?.join("\n"))
+}
+
+/// Some templates write the arguments out as the text they are, others pass them through `tojson`, since `transformers` has
+/// them as a mapping. A string that is marked as safe is, in [`write_json`], JSON already: both ways the prompt holds what
+/// the model wrote, to the byte.
+fn with_arguments_verbatim(value: &Value) -> JinjaValue {
+    match value {
+        Value::Array(items) => items.iter().map(with_arguments_verbatim).collect(),
+        Value::Object(fields) => JinjaValue::from_pairs(fields.iter().map(|(name, field)| match field.as_str() {
+            Some(text) if name == "arguments" && serde_json::from_str::<&RawValue>(text).is_ok() => {
+                (name.as_str(), JinjaValue::from_safe_string(text.to_owned()))
+            }
+            _ => (name.as_str(), with_arguments_verbatim(field)),
+        })),
+        scalar => Serde(scalar).into(),
     }
-    message
 }
 
 /// As `transformers` sets it: no HTML escaping, not ASCII only, Python's `, ` and `: ` between.
@@ -120,51 +166,58 @@ fn to_json(value: &JinjaValue, options: Kwargs) -> Result<JinjaValue, Error> {
     // Other options of Python's json.dumps are accepted where their default is what we do.
     let _: (Option<bool>, Option<bool>) = (options.get("ensure_ascii")?, options.get("sort_keys")?);
     options.assert_all_used()?;
-    let value: Value = serde_json::to_value(value)
-        .map_err(|error| Error::new(ErrorKind::BadSerialization, "tojson").with_source(error))?;
     let mut text = String::new();
-    write_json(&value, indent, 0, &mut text);
+    write_json(value, indent, 0, &mut text)?;
     Ok(JinjaValue::from_safe_string(text))
 }
 
 /// `json.dumps(value, ensure_ascii=False, indent=indent)`.
-fn write_json(value: &Value, indent: Option<usize>, depth: usize, out: &mut String) {
+fn write_json(value: &JinjaValue, indent: Option<usize>, depth: usize, out: &mut String) -> Result<(), Error> {
     let newline = |out: &mut String, depth: usize| {
         if let Some(indent) = indent {
             out.push('\n');
             out.push_str(&" ".repeat(indent * depth));
         }
     };
-    let separator = if indent.is_some() { "," } else { ", " };
-    match value {
-        Value::Array(items) if !items.is_empty() => {
-            out.push('[');
-            for (place, item) in items.iter().enumerate() {
-                if place > 0 {
-                    out.push_str(separator);
+    let is_map = value.kind() == ValueKind::Map;
+    match value.kind() {
+        ValueKind::Map | ValueKind::Seq | ValueKind::Iterable => {
+            let (open, close) = if is_map { ('{', '}') } else { ('[', ']') };
+            let mut empty = true;
+            out.push(open);
+            for item in value.try_iter()? {
+                if !empty {
+                    out.push_str(if indent.is_some() { "," } else { ", " });
                 }
+                empty = false;
                 newline(out, depth + 1);
-                write_json(item, indent, depth + 1, out);
-            }
-            newline(out, depth);
-            out.push(']');
-        }
-        Value::Object(fields) if !fields.is_empty() => {
-            out.push('{');
-            for (place, (name, field)) in fields.iter().enumerate() {
-                if place > 0 {
-                    out.push_str(separator);
+                if is_map {
+                    write_scalar(&item, out)?;
+                    out.push_str(": ");
+                    write_json(&value.get_item(&item)?, indent, depth + 1, out)?;
+                } else {
+                    write_json(&item, indent, depth + 1, out)?;
                 }
-                newline(out, depth + 1);
-                out.push_str(&Value::from(name.as_str()).to_string());
-                out.push_str(": ");
-                write_json(field, indent, depth + 1, out);
             }
-            newline(out, depth);
-            out.push('}');
+            if !empty {
+                newline(out, depth);
+            }
+            out.push(close);
+            Ok(())
         }
-        scalar_or_empty => out.push_str(&scalar_or_empty.to_string()),
+        ValueKind::String if value.is_safe() => {
+            out.push_str(value.as_str().unwrap_or_default());
+            Ok(())
+        }
+        _ => write_scalar(value, out),
     }
+}
+
+fn write_scalar(value: &JinjaValue, out: &mut String) -> Result<(), Error> {
+    let json = serde_json::to_string(value)
+        .map_err(|error| Error::new(ErrorKind::BadSerialization, "tojson").with_source(error))?;
+    out.push_str(&json);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -198,6 +251,28 @@ mod tests {
     }
 
     #[test]
+    fn arguments_that_go_through_tojson_stay_verbatim_too() {
+        let source = "{% for c in messages[0].tool_calls %}{{ c.function | tojson }}|{{ c.function.arguments | tojson }}|{% endfor %}";
+        let call = |arguments: &str| json!({"function": {"name": "f", "arguments": arguments}});
+        let messages = json!([{"role": "assistant", "tool_calls": [call("{\"a\":1 }"), call("oops")]}]);
+        assert_eq!(
+            render(source, &messages, None).unwrap(),
+            r#"{"name": "f", "arguments": {"a":1 }}|{"a":1 }|{"name": "f", "arguments": "oops"}|"oops"|"#
+        );
+    }
+
+    #[test]
+    fn the_last_message_can_be_gone_on_with() {
+        let source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+        let template = ChatTemplate::new(source.into(), vec![]).unwrap();
+        let messages = [json!({"role": "user", "content": "hi"}), json!({"role": "assistant", "content": "hi, I "})];
+        assert_eq!(template.render_unfinished(&messages, None).unwrap(), "<user>hi</><assistant>hi, I");
+        assert_eq!(template.render_closed(&messages[..1], None).unwrap(), "<user>hi</>");
+        let nothing = [json!({"role": "assistant", "content": null})];
+        assert!(template.render_unfinished(&nothing, None).unwrap_err().to_string().contains("no text to go on with"));
+    }
+
+    #[test]
     fn a_template_can_refuse() {
         let source = "{{ raise_exception('roles must alternate') }}";
         let error = render(source, &json!([]), None).unwrap_err().to_string();
@@ -209,7 +284,7 @@ mod tests {
     fn json_is_spelled_as_python_spells_it() {
         let spelled = |value: Value, indent| {
             let mut out = String::new();
-            write_json(&value, indent, 0, &mut out);
+            write_json(&Serde(value).into(), indent, 0, &mut out).unwrap();
             out
         };
         assert_eq!(
