@@ -51,7 +51,7 @@ class ApiError(Exception):
 
 
 def post(url, body):
-    """POST JSON, with patience: a gateway that is busy or paused says when to come back."""
+    """POST JSON and give the answer's text, with patience: a gateway that is busy or paused says when to come back."""
     parts = urlsplit(url)
     connection_class = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     headers = {"Content-Type": "application/json"}
@@ -65,12 +65,12 @@ def post(url, body):
             connection.request("POST", path, json.dumps(body), headers)
             response = connection.getresponse()
             text = response.read().decode("utf-8", "replace")
-        except OSError as error:
-            raise ApiError("cannot reach %s: %s" % (url, error)) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise ApiError("cannot reach %s: %s: %s" % (url, type(error).__name__, error)) from error
         finally:
             connection.close()
         if response.status < 400:
-            return json.loads(text)
+            return text
         problem = "HTTP %d: %s" % (response.status, text[:500])
         if response.status not in RETRIED:
             break
@@ -114,12 +114,21 @@ def run_tool(call):
         return "error"
 
 
+def complete(url, body):
+    """The message of a chat completion."""
+    text = post(url, body)
+    try:
+        return dict(json.loads(text)["choices"][0]["message"])
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise ApiError("%s answered no chat completion: %s" % (url, text[:500])) from error
+
+
 def answer_question(base_url, question):
     """Asks, runs the tools the model wants, and gives its last words."""
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
     for _ in range(MAX_TURNS):
         body = {"model": "policy", "messages": messages, "tools": [CALCULATOR], "max_tokens": MAX_TOKENS}
-        message = post(base_url.rstrip("/") + "/chat/completions", body)["choices"][0]["message"]
+        message = complete(base_url.rstrip("/") + "/chat/completions", body)
         calls = message.get("tool_calls") or []
         if not calls:
             return message.get("content") or ""
@@ -135,9 +144,16 @@ def score(text, answer):
     return 1.0 if numbers and numbers[-1] == answer else 0.0
 
 
+def setting(name):
+    """An environment variable that the agent can't do without."""
+    if name not in os.environ:
+        sys.exit("agent: the environment variable %s is not set" % name)
+    return os.environ[name]
+
+
 def main():
-    question, answer = os.environ["QUESTION"], os.environ["ANSWER"]
-    text = answer_question(os.environ["AGL_OPENAI_BASE_URL"], question)
+    base_url, question, answer = setting("AGL_OPENAI_BASE_URL"), setting("QUESTION"), setting("ANSWER")
+    text = answer_question(base_url, question)
     reward = score(text, answer)
     print("%s -> %r, reward %g" % (question, text, reward))
     if os.environ.get("AGL_EVENT_URL"):
@@ -147,7 +163,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except KeyError as missing:
-        sys.exit("the environment variable %s is not set" % missing)
-    except (ApiError, ValueError) as error:
+    except ApiError as error:
         sys.exit("agent: %s" % error)

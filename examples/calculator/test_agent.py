@@ -12,6 +12,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
 import agent  # noqa: E402
+import make_data  # noqa: E402
 
 
 def says(content=None, calls=()):
@@ -41,9 +42,8 @@ class Server:
                 status, headers, answer = outer.script.pop(0) if outer.script else (500, {}, {"error": "script is over"})
                 data = json.dumps(answer).encode()
                 self.send_response(status)
-                for name, value in headers.items():
+                for name, value in {"Content-Length": str(len(data)), "Connection": "close", **headers}.items():
                     self.send_header(name, value)
-                self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
 
@@ -127,16 +127,31 @@ class AgentTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"cannot reach", done.stderr)
 
+    def test_an_answer_that_is_no_completion_is_shown(self):
+        for answer in [{}, [], {"choices": []}, {"choices": [{"message": None}]}, {"detail": "not this path"}]:
+            done, seen = self.run_agent([(200, {}, answer)])
+            self.assertEqual((done.returncode, len(seen)), (1, 1), done.stderr)
+            self.assertIn(b"answered no chat completion: " + json.dumps(answer).encode(), done.stderr)
+            self.assertNotIn(b"Traceback", done.stderr)
+
+    def test_an_answer_that_breaks_off(self):
+        done, _ = self.run_agent([(200, {"Content-Length": "999"}, {})])
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"cannot reach", done.stderr)
+        self.assertNotIn(b"Traceback", done.stderr)
+
     def test_a_reward_that_cannot_be_posted(self):
         done, _ = self.run_agent([says("148"), (404, {}, {"detail": "Rollout not found"})])
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"Rollout not found", done.stderr)
 
     def test_a_missing_variable_is_named(self):
-        env = {"PATH": os.environ.get("PATH", "")}
-        done = subprocess.run([sys.executable, os.path.join(HERE, "agent.py")], env=env, stderr=subprocess.PIPE)
-        self.assertEqual(done.returncode, 1)
-        self.assertIn(b"QUESTION", done.stderr)
+        whole = {"AGL_OPENAI_BASE_URL": "http://127.0.0.1:1/v1", "QUESTION": "?", "ANSWER": "1", "PATH": os.environ.get("PATH", "")}
+        for name in ["AGL_OPENAI_BASE_URL", "QUESTION", "ANSWER"]:
+            env = {key: value for key, value in whole.items() if key != name}
+            done = subprocess.run([sys.executable, os.path.join(HERE, "agent.py")], env=env, stderr=subprocess.PIPE)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(b"the environment variable %s is not set" % name.encode(), done.stderr)
 
 
 class ScoreTest(unittest.TestCase):
@@ -149,6 +164,24 @@ class ScoreTest(unittest.TestCase):
         for expression in ["2 ** 9", "1 / 0", "a", "True + 1", "1.5 + 1", "", "1" * 101, "(" * 99]:
             with self.assertRaises((ValueError, SyntaxError, MemoryError, RecursionError)):
                 agent.calculate(expression)
+
+
+class DataTest(unittest.TestCase):
+    def read(self, name):
+        with open(os.path.join(HERE, name), encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+
+    def test_the_files_are_what_the_script_writes_and_share_no_question(self):
+        train, val = self.read("train.jsonl"), self.read("val.jsonl")
+        self.assertEqual((len(train), len(val)), (make_data.TRAIN, make_data.VALIDATION))
+        source = make_data.questions()
+        self.assertEqual(train + val, [next(source) for _ in range(len(train) + len(val))])
+        self.assertEqual(len({task["question"] for task in train + val}), len(train) + len(val))
+
+    def test_the_calculator_gives_the_answers(self):
+        for task in self.read("val.jsonl"):
+            expression = task["question"][len("What is ") : -1]
+            self.assertEqual(str(agent.calculate(expression)), task["answer"])
 
 
 if __name__ == "__main__":
