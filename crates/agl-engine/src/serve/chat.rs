@@ -31,7 +31,7 @@ pub(super) async fn answer(State(served): State<Arc<Served>>, body: Bytes) -> Re
 
     let (mut choices, mut completion_tokens) = (Vec::new(), 0);
     for (index, generation) in generations.into_iter().enumerate() {
-        let mut choice = Choice::new(&served.tokenizer, generation, &wish.stop);
+        let mut choice = Choice::new(&served.tokenizer, generation, &wish);
         while choice.next(served.eos()).await? {}
         completion_tokens += choice.sampled.len();
         choices.push(as_json(&served, &choice, index, offers_tools, &wish));

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::error::ApiError;
+use super::request::Wish;
 use crate::sampler::Sampled;
 use crate::scheduler::{Finish, Generated, Generation};
 use crate::tokenizer::{IncrementalDecoder, Tokenizer};
@@ -13,6 +14,7 @@ pub(crate) struct Choice<'a> {
     generation: Generation,
     decoder: IncrementalDecoder,
     stop: &'a [String],
+    stop_token_ids: &'a [u32],
     /// Every token that was sampled, the last one included whatever it was.
     pub(crate) sampled: Vec<Sampled>,
     /// Text so far; cut at a stop string.
@@ -31,12 +33,13 @@ pub(crate) struct End {
 }
 
 impl<'a> Choice<'a> {
-    pub(crate) fn new(tokenizer: &'a Tokenizer, generation: Generation, stop: &'a [String]) -> Self {
+    pub(crate) fn new(tokenizer: &'a Tokenizer, generation: Generation, wish: &'a Wish) -> Self {
         Self {
             tokenizer,
             generation,
             decoder: IncrementalDecoder::default(),
-            stop,
+            stop: &wish.stop,
+            stop_token_ids: &wish.sampling.stop_token_ids,
             sampled: Vec::new(),
             text: String::new(),
             end: None,
@@ -53,7 +56,8 @@ impl<'a> Choice<'a> {
             Some(Generated::Token(sampled)) => {
                 let token = sampled.token;
                 self.sampled.push(sampled);
-                if !eos.contains(&token) {
+                // A token that ends the response is among its ids, but no part of its text.
+                if !eos.contains(&token) && !self.stop_token_ids.contains(&token) {
                     let piece = self.decoder.push(self.tokenizer, token)?;
                     self.text.push_str(&piece);
                     self.cut_at_stop_string(piece.len());
@@ -154,19 +158,23 @@ pub(crate) fn completion_log_probs(tokenizer: &Tokenizer, sampled: &[Sampled], m
 
 #[cfg(test)]
 mod tests {
+    use super::super::request::{ChatRequest, parse};
     use super::*;
     use crate::tokenizer::tests::byte_tokenizer;
 
-    async fn run(tokens: &[u32], stop: &[&str], finish: Finish) -> (String, End, usize) {
+    async fn run(tokens: &[u32], more: Value, finish: Finish) -> (String, End, usize) {
         let tokenizer = byte_tokenizer();
         let eos = [tokenizer.id_of("<|im_end|>").unwrap()];
-        let stop: Vec<String> = stop.iter().map(|s| (*s).to_owned()).collect();
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (request, shared) = parse::<ChatRequest>(body.to_string().as_bytes()).unwrap();
+        let wish = request.wish(&shared).unwrap();
         let (out, receiver) = tokio::sync::mpsc::unbounded_channel();
         for token in tokens {
             out.send(Generated::Token(Sampled { token: *token, log_prob: -0.5, top: vec![] })).unwrap();
         }
         out.send(Generated::End(finish)).unwrap();
-        let mut choice = Choice::new(&tokenizer, Generation { tokens: receiver }, &stop);
+        let mut choice = Choice::new(&tokenizer, Generation { tokens: receiver }, &wish);
         let mut given = String::new();
         while choice.next(&eos).await.unwrap() {
             let safe = choice.safe_text();
@@ -179,7 +187,7 @@ mod tests {
     #[tokio::test]
     async fn a_stop_string_may_span_tokens() {
         let tokens = byte_tokenizer().encode("say héllo END more").unwrap();
-        let (text, end, sampled) = run(&tokens, &["END", "zzz"], Finish::Length).await;
+        let (text, end, sampled) = run(&tokens, json!({"stop": ["END", "zzz"]}), Finish::Length).await;
         assert_eq!(text, "say héllo ");
         assert_eq!(end, End { reason: "stop", stop_reason: json!("END") });
         assert_eq!(
@@ -192,11 +200,19 @@ mod tests {
     #[tokio::test]
     async fn the_end_token_is_an_id_but_no_text() {
         let tokens = byte_tokenizer().encode("hi<|im_end|>").unwrap();
-        let (text, end, sampled) = run(&tokens, &[], Finish::Stop).await;
+        let (text, end, sampled) = run(&tokens, json!({}), Finish::Stop).await;
         assert_eq!((text.as_str(), sampled), ("hi", 3));
         assert_eq!(end, End { reason: "stop", stop_reason: Value::Null });
-        let (text, end, _) = run(&byte_tokenizer().encode("a").unwrap(), &["ab"], Finish::Length).await;
+        let (text, end, _) = run(&byte_tokenizer().encode("a").unwrap(), json!({"stop": "ab"}), Finish::Length).await;
         assert_eq!((text.as_str(), end.reason), ("a", "length"), "half a stop string is text after all");
+    }
+
+    #[tokio::test]
+    async fn a_stop_token_that_was_asked_for_is_told_and_is_no_text_either() {
+        let tokens = byte_tokenizer().encode("hi!").unwrap();
+        let (text, end, sampled) = run(&tokens, json!({"stop_token_ids": [tokens[2]]}), Finish::Stop).await;
+        assert_eq!((text.as_str(), sampled), ("hi", 3));
+        assert_eq!(end, End { reason: "stop", stop_reason: json!(tokens[2]) });
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::error::ApiError;
 use crate::sampler::SamplingParams;
@@ -125,8 +125,39 @@ pub(crate) struct Wish {
 pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<(T, Shared), ApiError> {
     let value: Value =
         serde_json::from_slice(body).map_err(|error| ApiError::bad_request(None, format!("Invalid JSON: {error}")))?;
+    refuse_what_is_not_heeded(&value)?;
     // Two readings of the same object: one struct flattened into the other would lose the names of wrong fields.
     Ok((fields(&value)?, fields(&value)?))
+}
+
+/// Fields that vLLM heeds and this engine does not know: each would change what is sampled, so that ignoring one in silence
+/// would answer another question. With the value that asks for nothing; null and what is empty ask for nothing either.
+fn refuse_what_is_not_heeded(body: &Value) -> Result<(), ApiError> {
+    let fields = [
+        ("structured_outputs", json!({})),
+        ("guided_json", json!({})),
+        ("guided_regex", json!("")),
+        ("guided_choice", json!([])),
+        ("guided_grammar", json!("")),
+        ("min_p", json!(0.0)),
+        ("min_tokens", json!(0.0)),
+        ("bad_words", json!([])),
+        ("allowed_token_ids", json!([])),
+        ("truncate_prompt_tokens", json!(null)),
+        ("use_beam_search", json!(false)),
+        ("skip_special_tokens", json!(true)),
+        ("include_stop_str_in_output", json!(false)),
+        ("continue_final_message", json!(false)),
+        ("add_generation_prompt", json!(true)),
+    ];
+    for (name, nothing) in fields {
+        let Some(value) = body.get(name).filter(|value| !value.is_null()) else { continue };
+        let same_number = value.is_number() && value.as_f64() == nothing.as_f64();
+        if *value != nothing && !same_number {
+            return Err(ApiError::unsupported(name, &format!("the value {value}")));
+        }
+    }
+    Ok(())
 }
 
 fn fields<T: DeserializeOwned>(value: &Value) -> Result<T, ApiError> {
@@ -294,7 +325,6 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn chat(more: &Value) -> Result<Wish, String> {
         let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "unknown_field": 1});
@@ -313,6 +343,9 @@ mod tests {
         assert_eq!(wish.stop, ["x"]);
         let nulls = json!({"temperature": null, "stop": null, "tools": null, "tool_choice": null, "logit_bias": null, "n": null});
         assert!(chat(&nulls).is_ok());
+        let nothing = json!({"min_p": 0, "min_tokens": 0.0, "bad_words": [], "structured_outputs": null,
+            "skip_special_tokens": true, "add_generation_prompt": true});
+        assert!(chat(&nothing).is_ok());
     }
 
     #[test]
@@ -342,6 +375,10 @@ mod tests {
             (json!({"logit_bias": {"5": 1}}), "a bias"),
             (json!({"presence_penalty": 0.5}), "presence_penalty"),
             (json!({"stop": [1]}), "a list of texts"),
+            (json!({"min_p": 0.1}), "min_p: the value 0.1 is not supported"),
+            (json!({"structured_outputs": {"choice": ["a"]}}), "structured_outputs"),
+            (json!({"continue_final_message": true}), "continue_final_message"),
+            (json!({"skip_special_tokens": false}), "skip_special_tokens"),
         ] {
             let message = chat(&more).unwrap_err();
             assert!(message.contains(words), "{more}: {message}");

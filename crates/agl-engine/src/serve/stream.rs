@@ -96,7 +96,7 @@ impl Streaming<'_> {
 
     /// Streams one choice; gives how many tokens it has, or the engine's error.
     async fn choice(&mut self, index: usize, generation: Generation) -> Result<Result<usize, ApiError>, Gone> {
-        let mut choice = Choice::new(&self.served.tokenizer, generation, &self.wish.stop);
+        let mut choice = Choice::new(&self.served.tokenizer, generation, self.wish);
         // Text and tokens that have been given out.
         let (mut text, mut tokens) = (0, 0);
         loop {
