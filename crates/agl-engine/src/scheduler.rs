@@ -276,6 +276,7 @@ impl Worker {
     /// One forward pass over all running sequences, as far as the token budget goes.
     fn step(&mut self) {
         self.running.retain(|sequence| !sequence.out.is_closed());
+        self.stats.running.store(self.running.len(), Ordering::Relaxed);
         let mut budget = self.limits.max_batched_tokens;
         let mut sampling = Vec::new();
         let mut batch = Vec::new();
