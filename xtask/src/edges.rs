@@ -13,9 +13,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("agl-config", &[]),
     ("agl-store", &["agl-protocol"]),
     ("agl-gateway", &["agl-protocol", "agl-store", "hyper", "hyper-util"]),
-    ("agl-server", &["agl-protocol", "agl-store", "agl-gateway", "agl-config", "hyper", "hyper-util"]),
+    ("agl-server", &["agl-protocol", "agl-store", "agl-gateway", "hyper", "hyper-util"]),
     ("agl-client", &["agl-protocol", "reqwest"]),
-    ("agl-controller", &["agl-protocol", "agl-client", "agl-config"]),
+    ("agl-controller", &["agl-protocol", "agl-client"]),
     ("agl-trainer", &["agl-protocol", "agl-client"]),
     ("agl-engine", &["agl-protocol", "agl-trainer", "axum", "ndarray", "tokenizers", "safetensors", "minijinja"]),
     (

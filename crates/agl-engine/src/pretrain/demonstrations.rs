@@ -189,6 +189,17 @@ mod tests {
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
+    /// The policy is pretrained on the words that the agent sends: neither may change alone.
+    #[test]
+    fn the_agent_sends_the_same_system_prompt_and_tool() {
+        let agent: String = include_str!("../../../../examples/calculator/agent.py").split_whitespace().collect();
+        let squeezed = |text: &str| text.split_whitespace().collect::<String>();
+        assert!(agent.contains(&squeezed(&format!("SYSTEM = \"{SYSTEM}\""))));
+        // Python's literal ends each nested line with a comma, JSON does not.
+        let literal = agent.split("CALCULATOR=").nth(1).unwrap().replace(",}", "}");
+        assert!(literal.starts_with(&squeezed(&calculator().to_string())), "{literal}");
+    }
+
     #[test]
     fn habits_show_in_the_demonstrations() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
